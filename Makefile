@@ -1,0 +1,58 @@
+# Two commands are enough: `make run` and `make test`. Each makes .venv and installs what it needs by itself.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+export FLWR_TELEMETRY_ENABLED = 0
+export FLWR_DISABLE_UPDATE_CHECK = 1
+export RAY_USAGE_STATS_ENABLED = 0
+
+.PHONY: run test check format bench deployment clean
+
+run: $(VENV)/run.stamp
+	$(BIN)/feddiverse study quickstart
+
+test: check browser
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks
+
+deployment: $(VENV)/dev.stamp
+	$(BIN)/python examples/deployment/deploy.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The CPU build of torch first and by itself: with it in place no other package asks for a CUDA build.
+$(VENV)/torch.stamp: constraints.txt | $(VENV)/bin/python
+	$(PIP) torch
+	@touch $@
+
+$(VENV)/run.stamp: pyproject.toml $(VENV)/torch.stamp
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml $(VENV)/torch.stamp
+	$(PIP) --editable '.[dev,flower,tensorboard,mlflow]'
+	@touch $@ $(VENV)/run.stamp
+
+# The report is tested in a real browser where one is or can be installed; elsewhere that test is skipped.
+.PHONY: browser
+browser:
+	@command -v chromedriver >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && { apt-get update && apt-get install --yes chromium chromium-driver; } >/dev/null 2>&1; } \
+	  || echo "No chromedriver here: the browser test will be skipped."
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage

@@ -1,0 +1,56 @@
+"""The command line: one file a command. Heavy imports happen inside commands, so that `--help` is instant."""
+
+import os
+import sys
+
+import typer
+
+from feddiverse.cli import estimate, federations, fetch, measure, overhead, report, run, study
+from feddiverse.errors import RunError, UserError
+
+app = typer.Typer(
+    name="feddiverse",
+    help="Measure how skewed a federation is, and select clients that complement each other.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for command in (federations.federations, measure.measure, fetch.fetch, run.run, estimate.estimate, overhead.overhead,
+                study.study, report.report):
+    app.command()(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from feddiverse._version import VERSION
+
+        typer.echo(f"feddiverse {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run a command; tell mistakes in one sentence on stderr (exit 2: the user's, exit 1: ours)."""
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error), 2)
+    except RunError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("Interrupted.", 130)
+    except Exception as error:
+        if os.environ.get("FEDDIVERSE_DEBUG"):
+            raise
+        _fail(f"Unexpected {type(error).__name__}: {error} (set FEDDIVERSE_DEBUG=1 for the traceback).", 1)
+
+
+def _fail(sentence: str, code: int) -> None:
+    sys.stdout.flush()
+    typer.echo(f"feddiverse: {sentence}", err=True)
+    raise SystemExit(code)

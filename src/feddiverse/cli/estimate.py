@@ -1,0 +1,6 @@
+"""`feddiverse estimate`."""
+
+
+def estimate() -> None:
+    """Compare estimated triplets with the truth."""
+    raise NotImplementedError

@@ -1,0 +1,6 @@
+"""`feddiverse measure`."""
+
+
+def measure() -> None:
+    """Measure how skewed a federation is."""
+    raise NotImplementedError

@@ -1,0 +1,6 @@
+"""`feddiverse overhead`."""
+
+
+def overhead() -> None:
+    """Measure what each selector costs."""
+    raise NotImplementedError

@@ -1,0 +1,6 @@
+"""`feddiverse report`."""
+
+
+def report() -> None:
+    """Write one HTML page about a run or a study."""
+    raise NotImplementedError

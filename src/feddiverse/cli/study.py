@@ -1,0 +1,6 @@
+"""`feddiverse study`."""
+
+
+def study() -> None:
+    """Run a grid of runs."""
+    raise NotImplementedError

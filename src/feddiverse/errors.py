@@ -1,0 +1,9 @@
+"""The two ways a command can end badly: the user's mistake, or ours."""
+
+
+class UserError(Exception):
+    """What the user can mend. The message is one sentence: what is wrong, where, what to do. Exit code 2."""
+
+
+class RunError(Exception):
+    """What went wrong although the user did nothing wrong, told in one sentence. Exit code 1."""

@@ -1,0 +1,119 @@
+"""What travels between the server and a client: a small frozen question (`Task`) and its answer (`Reply`).
+
+Both sides import this module and neither imports the other. Model weights travel beside the task as one flat
+float32 vector θ. A client's data never travels: what leaves a client is a `Reply`, and its size is counted.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+
+BYTES_PER_SCALAR = 8
+
+
+@dataclass(frozen=True)
+class Task:
+    """A question to a client. `seed` and `round` key the randomness the client may need to answer it."""
+
+    seed: int
+    round: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the question itself on the wire, without θ."""
+        values = [getattr(self, f.name) for f in fields(self)]
+        return sum(v.nbytes if isinstance(v, np.ndarray) else BYTES_PER_SCALAR for v in values)
+
+
+@dataclass(frozen=True)
+class Train(Task):
+    """Local SGD from θ. Reply: vector θ_k; metrics `loss` (mean over the steps) and `steps`."""
+
+    epochs: int = 1
+    batch_size: int = 28
+    lr: float = 0.001
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    prox_mu: float = 0.0
+
+
+@dataclass(frozen=True)
+class Loss(Task):
+    """Mean cross-entropy of θ over the client's data, without training (pow-d, Oort). Reply: metrics `loss`,
+    `loss_rms` (root of the mean squared per-sample loss)."""
+
+
+@dataclass(frozen=True)
+class Evaluate(Task):
+    """Right answers of θ on the client's own data. Reply: vector [2, classes, attributes] flattened: correct, total."""
+
+
+@dataclass(frozen=True)
+class Sketch(Task):
+    """A compressed local update (HCSFed): train as `Train` would, send only `rate`·|θ| numbers of θ_k − θ."""
+
+    rate: float = 1e-5
+    epochs: int = 1
+    batch_size: int = 28
+    lr: float = 0.001
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    prox_mu: float = 0.0
+
+
+@dataclass(frozen=True)
+class LabelCounts(Task):
+    """The client's class marginal M^k (Fed-CBS, label entropy). Reply: vector [classes]."""
+
+
+@dataclass(frozen=True)
+class TrueMatrix(Task):
+    """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A]."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer, or the reason there is none."""
+
+    client: int
+    num_examples: int = 0
+    vector: Vector | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    failure: str | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the answer on the wire: its numbers, without the transport's framing."""
+        vector = 0 if self.vector is None else self.vector.nbytes
+        return vector + BYTES_PER_SCALAR * len(self.metrics)
+
+
+Ask = Callable[[Task, Sequence[int]], Iterator[Reply]]
+"""`ask(task, clients)`: the engine's `ask` with the current θ already given; what selectors and estimators use."""
+
+
+class Engine(Protocol):
+    """How a question reaches clients: this machine's workers, or Flower. The loop knows no more than this."""
+
+    @property
+    def clients(self) -> Mapping[int, int]:
+        """The clients that can be asked now: id → number of training samples."""
+
+    def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
+        """One reply per client, in the order of `clients` (so that sums have one order, whatever arrives first).
+
+        A client that fails gives a `Reply` with `failure`; it never takes the others down with it.
+        """
+
+    def close(self) -> None:
+        """Give back processes and memory. Safe to call twice."""
+
+
+Plain = dict[str, Any]
+"""State as plain data (numbers, strings, lists, dicts, NumPy arrays): what a checkpoint can hold without pickle."""
