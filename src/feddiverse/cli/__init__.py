@@ -14,8 +14,16 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (federations.federations, measure.measure, fetch.fetch, run.run, estimate.estimate, overhead.overhead,
-                study.study, report.report):
+for command in (
+    federations.federations,
+    measure.measure,
+    fetch.fetch,
+    run.run,
+    estimate.estimate,
+    overhead.overhead,
+    study.study,
+    report.report,
+):
     app.command()(command)
 
 

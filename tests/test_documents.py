@@ -1,0 +1,53 @@
+"""What README and docs say is true: commands run, options are documented."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from feddiverse.cli import app
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCS = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def shell_lines() -> list[str]:
+    return [line for block in blocks("console") for line in re.findall(r"^\$ (.*)$", block, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("feddiverse ")])
+def test_readme_command_runs(line: str, tmp_path: Path) -> None:
+    words = shlex.split(line, comments=True)
+    command = [sys.executable, "-c", "from feddiverse.cli import main; main()", *words[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_readme_make_targets_exist() -> None:
+    wanted = {line.split()[1] for line in shell_lines() if line.startswith("make ")}
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert wanted
+    assert wanted <= targets
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_readme_python_runs(block: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_command_and_options_are_documented(name: str) -> None:
+    assert f"feddiverse {name}" in DOCS
+    options = [opt for p in COMMANDS[name].params for opt in p.opts if opt.startswith("--") and opt != "--help"]
+    assert not [opt for opt in options if f"`{opt}" not in DOCS and f" {opt}" not in DOCS]
