@@ -1,0 +1,51 @@
+"""Client selection by name. Adding a selector is one new file and one line in `SELECTORS`."""
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from feddiverse.errors import UserError
+from feddiverse.server.selection.base import Selector
+from feddiverse.server.selection.everyone import Everyone
+from feddiverse.server.selection.round_robin import RoundRobin
+from feddiverse.server.selection.uniform import Uniform
+
+SELECTORS: dict[str, type[Selector]] = {
+    "uniform": Uniform,
+    "everyone": Everyone,
+    "round_robin": RoundRobin,
+}
+
+
+def build(name: str, settings: Mapping[str, Any]) -> Selector:
+    """The selector `name`, or your own as `package.module:Class`, given those settings its constructor names.
+
+    A constructor that names `estimator` gets the estimator itself, built by the setting's name.
+    """
+    selector = SELECTORS.get(name) or _import(name)
+    values = {}
+    for parameter in inspect.signature(selector).parameters.values():
+        if parameter.name == "estimator":
+            from feddiverse.server import estimation
+
+            values["estimator"] = estimation.build(settings["estimator"], settings)
+        elif parameter.name in settings:
+            values[parameter.name] = settings[parameter.name]
+        elif parameter.default is parameter.empty:
+            raise UserError(f"Selector {name!r} needs the setting {parameter.name!r}, which is not given.")
+    return selector(**values)
+
+
+def _import(name: str) -> type[Selector]:
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        known = ", ".join(sorted(SELECTORS))
+        raise UserError(f"Unknown selector {name!r}: choose one of {known}, or name your own as package.module:Class.")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"Selector {name!r} cannot be imported: {error}.") from None
+    if not (isinstance(found, type) and issubclass(found, Selector)):
+        raise UserError(f"Selector {name!r} is no subclass of feddiverse.server.selection.base.Selector.")
+    return found

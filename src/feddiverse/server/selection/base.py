@@ -18,17 +18,19 @@ class Selector:
     pretraining_rounds: int = 0
     wants_updates: ClassVar[bool] = False
 
-    def choose(
-        self, round: int, k: int, clients: Mapping[int, int], ask: Ask, rng: np.random.Generator
-    ) -> list[int]:
+    def choose(self, round: int, k: int, clients: Mapping[int, int], ask: Ask, rng: np.random.Generator) -> list[int]:
         """`min(k, len(clients))` different ids out of `clients` (id → number of samples, any order)."""
         raise NotImplementedError
 
     def observe(self, round: int, theta: Vector, replies: Sequence[Reply]) -> None:
         """What came back from the chosen clients, trained from `theta`; failed ones are left out."""
 
+    def findings(self) -> Plain:
+        """What a reader of the run wants to see of what the selector has learnt (triplets, clusters, …)."""
+        return {}
+
     def state(self) -> Plain:
-        """What must be remembered between rounds."""
+        """What must be remembered between rounds: plain data that survives a trip through JSON."""
         return {}
 
     def restore(self, state: Plain) -> None:
