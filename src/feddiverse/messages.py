@@ -15,6 +15,10 @@ Vector = NDArray[np.float32]
 
 BYTES_PER_SCALAR = 8
 
+EVALUATION_ONLY = "evaluation_only."
+"""Metrics so named compare with a truth that only an experiment knows. They decide nothing, and their bytes are not
+counted: no real client could send them."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -52,6 +56,8 @@ class Loss(Task):
 class Evaluate(Task):
     """Right answers of θ on the client's own data. Reply: vector [2, classes, attributes] flattened: correct, total."""
 
+    num_attributes: int = 0  # 0: as many as the client's own data shows
+
 
 @dataclass(frozen=True)
 class Sketch(Task):
@@ -75,6 +81,25 @@ class LabelCounts(Task):
 class TrueMatrix(Task):
     """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A]."""
 
+    num_attributes: int = 0  # 0: as many as the client's own data shows
+
+
+@dataclass(frozen=True)
+class PaperTriplet(Task):
+    """The paper's estimator (Sec. IV-A, steps 2 and 3). Reply: metrics `ci`, `ai`, `sc`; nothing else.
+
+    With `evaluation`, also `evaluation_only.e.t`: samples of estimated attribute e and true attribute t.
+    """
+
+    gce_q: float = 0.3
+    bias_steps: int = 50
+    attribute_steps: int = 10
+    batch_size: int = 28
+    lr: float = 0.001
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    evaluation: bool = False
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -91,7 +116,8 @@ class Reply:
     def num_bytes(self) -> int:
         """Size of the answer on the wire: its numbers, without the transport's framing."""
         vector = 0 if self.vector is None else self.vector.nbytes
-        return vector + BYTES_PER_SCALAR * len(self.metrics)
+        counted = sum(not name.startswith(EVALUATION_ONLY) for name in self.metrics)
+        return vector + BYTES_PER_SCALAR * counted
 
 
 Ask = Callable[[Task, Sequence[int]], Iterator[Reply]]

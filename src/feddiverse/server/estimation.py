@@ -1,0 +1,170 @@
+"""How the server comes to know each client's triplet [CI, AI, SC] (paper, Sec. IV-A): one small seam, three ways.
+
+`oracle` asks for the true interaction matrix (experiments only), `paper` lets each client train a biased model and
+send three numbers, `consensus` (in its own file) reads the attribute off what differs between clients.
+"""
+
+import importlib
+import inspect
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse.errors import UserError
+from feddiverse.heterogeneity import triplet
+from feddiverse.messages import EVALUATION_ONLY, Ask, PaperTriplet, Plain, Reply, Task, TrueMatrix
+from feddiverse.server import quality
+
+Triplet = NDArray[np.float64]  # [ci, ai, sc]
+Matrix = NDArray[np.float64]  # [class, attribute]
+
+
+class Estimator:
+    """Finds triplets of clients. Called again for clients that come late; what was learnt is kept as plain data.
+
+    `matrices`: client → its (estimated) interaction matrix, with attributes that mean the same on every client;
+    None for an estimator that cannot say so.
+    `confusion`: [estimated attribute, true attribute] over all samples seen so far, for evaluation only; None unless
+    the estimator was built with `evaluation=True` in an experiment where the truth is known.
+    `warnings`: what a reader of the triplets should know, one sentence each.
+    """
+
+    def __init__(self) -> None:
+        self.matrices: dict[int, Matrix] | None = None
+        self.confusion: NDArray[np.float64] | None = None
+        self.warnings: list[str] = []
+
+    def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
+        """Triplets of `clients` (id → number of samples); clients that failed to answer are left out."""
+        raise NotImplementedError
+
+    def evaluate(self, reply: Reply, own_names: bool = False) -> None:
+        """Add a client's comparison of estimated and true attributes, where it sent one, to `confusion`.
+
+        `own_names`: what the client calls attribute 0, 1, … is its own business, so its best naming counts.
+        """
+        cells = {name: n for name, n in reply.metrics.items() if name.startswith(EVALUATION_ONLY)}
+        if not cells:
+            return
+        num_attributes = math.isqrt(len(cells))
+        part = np.array([cells[f"{EVALUATION_ONLY}{e}.{t}"] for e, t in np.ndindex(num_attributes, num_attributes)])
+        part = part.reshape(num_attributes, num_attributes)
+        if own_names:
+            part = part[list(quality.best_naming(part))]
+        self.confusion = part if self.confusion is None else self.confusion + part
+
+    def state(self) -> Plain:
+        """What must be remembered between rounds."""
+        state: Plain = {"warnings": list(self.warnings)}
+        if self.confusion is not None:
+            state["confusion"] = self.confusion
+        if self.matrices is not None:
+            state["matrices"] = {str(k): matrix for k, matrix in self.matrices.items()}
+        return state
+
+    def restore(self, state: Plain) -> None:
+        """Take back what `state` gave."""
+        self.warnings = list(state["warnings"])
+        if "confusion" in state:
+            self.confusion = np.asarray(state["confusion"], dtype=np.float64)
+        if "matrices" in state:
+            self.matrices = {int(k): np.asarray(m, dtype=np.float64) for k, m in state["matrices"].items()}
+
+
+def answers(task: Task, clients: Mapping[int, int], ask: Ask) -> Iterator[Reply]:
+    """Ask every client, the largest first (so that none is left alone at the end); drop the failed ones."""
+    ids = sorted(clients, key=lambda k: (-clients[k], k))
+    return (reply for reply in ask(task, ids) if reply.failure is None)
+
+
+def triplet_in(reply: Reply) -> Triplet:
+    """The three numbers a client sent."""
+    return np.array([reply.metrics["ci"], reply.metrics["ai"], reply.metrics["sc"]])
+
+
+class Oracle(Estimator):
+    """The true matrices. An upper bound for experiments: no real federation knows them."""
+
+    def __init__(self, seed: int, num_classes: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.num_classes = num_classes
+
+    def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
+        self.matrices = self.matrices or {}
+        found = {}
+        for reply in answers(TrueMatrix(self.seed, round), clients, ask):
+            assert reply.vector is not None
+            matrix = reply.vector.astype(np.float64).reshape(self.num_classes, -1)
+            self.matrices[reply.client] = matrix
+            found[reply.client] = triplet(matrix)
+        return found
+
+
+class Paper(Estimator):
+    """The paper's own estimator: each client trains a biased model on its data and sends three numbers.
+
+    What a client calls attribute 0 another may call attribute 1, so there are no matrices to share.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        gce_q: float = 0.3,
+        bias_steps: int = 50,
+        attribute_steps: int = 10,
+        batch_size: int = 28,
+        lr: float = 0.001,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        evaluation: bool = False,
+    ) -> None:
+        super().__init__()
+        self.question = PaperTriplet(
+            seed, 0, gce_q, bias_steps, attribute_steps, batch_size, lr, momentum, weight_decay, evaluation
+        )
+
+    def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
+        found = {}
+        for reply in answers(replace(self.question, round=round), clients, ask):
+            found[reply.client] = triplet_in(reply)
+            # A client's own labels are all it knows: it is given the naming of them that suits it best.
+            self.evaluate(reply, own_names=True)
+        return found
+
+
+ESTIMATORS = {
+    "paper": "feddiverse.server.estimation:Paper",
+    "consensus": "feddiverse.server.consensus:Consensus",
+    "oracle": "feddiverse.server.estimation:Oracle",
+}
+
+
+def build(name: str, settings: Mapping[str, Any]) -> Estimator:
+    """The estimator called `name`, or `package.module:Class`. It gets those settings its constructor names."""
+    address = ESTIMATORS.get(name, name)
+    module, colon, attribute = address.partition(":")
+    if not colon:
+        raise UserError(
+            f"There is no estimator {name!r}; choose one of {', '.join(ESTIMATORS)}, or package.module:Class."
+        )
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"The estimator {name!r} cannot be loaded ({error}); name it as package.module:Class."
+        ) from error
+    if not (inspect.isclass(found) and issubclass(found, Estimator)):
+        raise UserError(f"{name!r} is no feddiverse.server.estimation.Estimator; derive it from that class.")
+    values = {}
+    for parameter in inspect.signature(found).parameters.values():
+        if parameter.name in settings:
+            values[parameter.name] = settings[parameter.name]
+        elif parameter.default is parameter.empty:
+            raise UserError(f"The estimator {name!r} needs the setting {parameter.name!r}, which is not given.")
+    made: Estimator = found(**values)
+    return made
