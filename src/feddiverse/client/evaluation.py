@@ -1,0 +1,45 @@
+"""What θ does on pictures, without training: answers right per (class, attribute), and losses per sample."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from feddiverse.client.losses import cross_entropy
+from feddiverse.client.training import batches
+from feddiverse.federation import Samples
+from feddiverse.models import FlatModel
+
+BATCH_SIZE = 128
+
+
+def correct_and_total(model: FlatModel, samples: Samples, num_attributes: int) -> NDArray[np.int64]:
+    """[2, classes, attributes]: samples of each group that the model's current weights get right, and all."""
+    predicted = np.concatenate([logits.argmax(1).cpu().numpy() for logits, _ in outputs(model, samples)] or [samples.y])
+    shape = (model.spec.num_classes, num_attributes)
+    return np.stack([group_counts(samples, shape, samples.y == predicted), group_counts(samples, shape)])
+
+
+def sample_losses(model: FlatModel, samples: Samples) -> NDArray[np.float64]:
+    """The cross-entropy of every sample under the model's current weights, [n]."""
+    losses = [cross_entropy(logits, y).cpu().numpy() for logits, y in outputs(model, samples)]
+    return np.concatenate(losses or [np.empty(0)]).astype(np.float64)
+
+
+def group_counts(
+    samples: Samples, shape: tuple[int, int], chosen: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """[classes, attributes]: the number of (chosen) samples in each group."""
+    counts = np.zeros(shape, dtype=np.int64)
+    np.add.at(counts, (samples.y, samples.a), 1 if chosen is None else chosen.astype(np.int64))
+    return counts
+
+
+def outputs(model: FlatModel, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits and labels, batch by batch, in the order of the samples."""
+    model.module.eval()
+    with torch.inference_mode():
+        for images, y in batches(samples, np.arange(len(samples)), BATCH_SIZE, model):
+            yield model.module(images), y

@@ -1,0 +1,79 @@
+"""A client's answer to every kind of question. The table `ANSWERS` is all a new kind of task needs to join."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from feddiverse.client import evaluation, training
+from feddiverse.client.sketch import compress
+from feddiverse.federation import Samples
+from feddiverse.messages import Evaluate, LabelCounts, Loss, Reply, Sketch, Task, Train, TrueMatrix, Vector
+from feddiverse.models import FlatModel
+
+Answer = Callable[..., Reply]  # (task, theta, client_id, samples, model) → Reply; each takes its own kind of task
+
+
+def train(task: Train, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
+    done = training.train(task, theta, client_id, samples, model)
+    return Reply(client_id, vector=model.vector(), metrics={"loss": done.loss, "steps": float(done.steps)})
+
+
+def sketch(task: Sketch, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
+    training.train(task, theta, client_id, samples, model)
+    return Reply(client_id, vector=compress(model.vector() - theta, task))
+
+
+def loss(task: Loss, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
+    model.load(theta)
+    losses = evaluation.sample_losses(model, samples)
+    if not np.isfinite(losses).all():
+        raise training.Diverged("the loss is not finite")
+    mean, rms = float(losses.mean()), math.sqrt(float(np.square(losses).mean()))
+    return Reply(client_id, metrics={"loss": mean, "loss_rms": rms})
+
+
+def evaluate(task: Evaluate, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
+    model.load(theta)
+    counts = evaluation.correct_and_total(model, samples, _num_attributes(task, samples))
+    return Reply(client_id, vector=counts.astype(np.float32).ravel())
+
+
+def label_counts(task: LabelCounts, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
+    counts = np.bincount(samples.y, minlength=model.spec.num_classes)
+    return Reply(client_id, vector=counts.astype(np.float32))
+
+
+def true_matrix(task: TrueMatrix, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
+    shape = (model.spec.num_classes, _num_attributes(task, samples))
+    return Reply(client_id, vector=evaluation.group_counts(samples, shape).astype(np.float32).ravel())
+
+
+def _num_attributes(task: Evaluate | TrueMatrix, samples: Samples) -> int:
+    return task.num_attributes or int(samples.a.max(initial=0)) + 1
+
+
+ANSWERS: dict[type[Task], Answer] = {
+    Train: train,
+    Sketch: sketch,
+    Loss: loss,
+    Evaluate: evaluate,
+    LabelCounts: label_counts,
+    TrueMatrix: true_matrix,
+}
+
+
+def answer(task: Task, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
+    """The client's reply, timed. Whatever goes wrong is told in the reply: a client never takes a round down."""
+    started = time.perf_counter()
+    try:
+        if not len(samples):
+            raise ValueError("it has no samples")
+        reply = ANSWERS[type(task)](task, theta, client_id, samples, model)
+    except training.Diverged as error:
+        reply = Reply(client_id, failure=str(error))
+    except Exception as error:
+        reply = Reply(client_id, failure=f"{type(error).__name__}: {error}")
+    return replace(reply, num_examples=len(samples), seconds=time.perf_counter() - started)

@@ -1,0 +1,73 @@
+"""A model whose weights are one vector θ: what travels, what is averaged, what SGD steps along."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from feddiverse.errors import UserError
+from feddiverse.messages import Vector
+from feddiverse.models.spec import ModelSpec
+
+
+class FlatModel:
+    """`module` with every parameter a view of `theta`, and every gradient a view of `grad`.
+
+    `theta` holds the P parameters in the module's order, then the float buffers (such as BatchNorm's statistics):
+    those travel and are averaged too, but have no gradient, so `grad` has length P.
+    """
+
+    def __init__(self, module: nn.Module, spec: ModelSpec, device: torch.device | str = "cpu") -> None:
+        self.module = module.to(device)
+        self.spec = spec
+        parameters = list(module.parameters())
+        buffers = [b for b in module.buffers() if b.is_floating_point()]
+        self.num_parameters = sum(p.numel() for p in parameters)
+        with torch.no_grad():
+            self.theta: Tensor = torch.cat([t.detach().reshape(-1).float() for t in (*parameters, *buffers)])
+        self.grad: Tensor = torch.zeros_like(self.theta[: self.num_parameters])
+        end = 0
+        for tensor in (*parameters, *buffers):
+            start, end = end, end + tensor.numel()
+            shape = tensor.shape
+            tensor.data = self.theta[start:end].view(shape)
+            if isinstance(tensor, nn.Parameter):
+                tensor.grad = self.grad[start:end].view(shape)
+        # (x/255 − mean)/std as one multiplication and one addition.
+        mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
+        self._scale = (1.0 / (255.0 * std)).view(3, 1, 1).to(device)
+        self._shift = (-mean / std).view(3, 1, 1).to(device)
+        self._memory_format = torch.channels_last if self.is_fast else torch.contiguous_format
+
+    @property
+    def device(self) -> torch.device:
+        return self.theta.device
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the hand-written CPU kernels run: they want pictures in channels_last."""
+        return self.spec.fast and self.device.type == "cpu"
+
+    @property
+    def parameters(self) -> Tensor:
+        """The part of θ that SGD moves, [P]; a view."""
+        return self.theta[: self.num_parameters]
+
+    def load(self, vector: Vector) -> None:
+        """Take θ from a vector of the same length."""
+        if vector.shape != self.theta.shape:
+            raise UserError(
+                f"θ has {vector.size:,} numbers, but the model {self.spec.name} has {self.theta.numel():,}."
+            )
+        if self.device.type == "cpu":
+            np.copyto(self.theta.numpy(), vector)  # reads shared, read-only memory without a warning
+        else:
+            self.theta.copy_(torch.from_numpy(np.array(vector, dtype=np.float32)))
+
+    def vector(self) -> Vector:
+        """A copy of θ."""
+        return self.theta.to("cpu", copy=True).numpy()
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 pictures [n, 3, height, width] → floats on the model's device, ready for `module`."""
+        pixels = images.to(self.device).to(torch.float32, memory_format=self._memory_format)
+        return pixels.mul_(self._scale).add_(self._shift)
