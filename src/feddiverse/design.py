@@ -1,0 +1,102 @@
+"""Counts that meet given metrics: search over integers, one client at a time.
+
+From a random start, every client in turn tries to move some of its samples from one group to another, and keeps
+the move that brings the six metrics nearest to their targets. Step sizes from half a client down to one sample
+make the search quick; a few restarts make it sure. Sizes of clients stay as given.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse.errors import UserError
+from feddiverse.federation import Counts
+from feddiverse.heterogeneity import METRICS, measure, triplet
+
+Array = NDArray[np.float64]
+
+CLOSE_ENOUGH = 0.001  # no further search below this distance
+RESTARTS = 5
+SWEEPS = 60
+
+
+@dataclass(frozen=True)
+class Design:
+    """Counts found, their largest difference from a target, and the metric that has it."""
+
+    counts: Counts
+    distance: float
+    worst: str
+
+
+def search(
+    targets: Mapping[str, float], sizes: NDArray[np.int64], classes: int, attributes: int, rng: np.random.Generator
+) -> Design:
+    """Counts `[client, class, attribute]` with clients of these sizes, as near to `targets` as could be found.
+
+    `targets` maps names of `METRICS` to values in [0, 1]; a metric left out (or NaN) is free.
+    """
+    wanted = np.array([targets.get(name, math.nan) for name in METRICS])
+    if np.isnan(wanted).all():
+        raise UserError(f"A design needs at least one target among {', '.join(METRICS)}.")
+    best: Design | None = None
+    for _ in range(RESTARTS):
+        start = rng.multinomial(sizes, rng.dirichlet(np.ones(classes * attributes), size=len(sizes)))
+        counts = _descend(start.reshape(-1, classes, attributes), wanted, rng)
+        gaps = np.nan_to_num(np.abs(measure(counts).six - wanted))
+        found = Design(counts, float(gaps.max()), METRICS[int(gaps.argmax())])
+        if best is None or found.distance < best.distance:
+            best = found
+        if best.distance < CLOSE_ENOUGH:
+            break
+    assert best is not None
+    return best
+
+
+def _descend(counts: Counts, wanted: Array, rng: np.random.Generator) -> Counts:
+    """Sweep over the clients until none finds a move that helps, or the metrics are close enough."""
+    num_clients = len(counts)
+    triplets, pooled = triplet(counts), counts.sum(axis=0)
+    loss = _loss(triplet(pooled), triplets.mean(axis=0), wanted)
+    for _ in range(SWEEPS):
+        before = loss
+        for k in rng.permutation(num_clients):
+            moves = _moves(counts[k])
+            if not len(moves):
+                continue
+            after = triplet(counts[k] + moves)
+            means = triplets.mean(axis=0) + (after - triplets[k]) / num_clients
+            losses = _loss(triplet(pooled + moves), means, wanted)
+            i = int(losses.argmin())
+            if losses[i] < loss:
+                counts[k] += moves[i]
+                pooled += moves[i]
+                triplets[k], loss = after[i], losses[i]
+        if loss == before or loss < CLOSE_ENOUGH**2:
+            break
+    return counts
+
+
+def _moves(table: Counts) -> Counts:
+    """All ways to move 1, 2, 4, … samples, or a whole group, to another group: changes `[move, class, attribute]`."""
+    flat = table.ravel()
+    units = np.eye(flat.size, dtype=np.int64)
+    steps = [2**i for i in range(int(flat.sum()).bit_length())]
+    changes = [
+        step * (units[to] - units[source])
+        for source in np.flatnonzero(flat)
+        for to in range(flat.size)
+        if to != source
+        for step in {*(s for s in steps if s < flat[source]), int(flat[source])}
+    ]
+    return np.array(changes, dtype=np.int64).reshape(-1, *table.shape)
+
+
+def _loss(pooled: Array, means: Array, wanted: Array) -> Array:
+    """Sum of squared differences from the targets that are given. Rounded, so that the last bit of a logarithm, which
+    differs between machines, does not decide between two moves."""
+    gaps = np.nan_to_num(np.concatenate([pooled, means], axis=-1) - wanted)
+    return np.round((gaps**2).sum(axis=-1), 12)
