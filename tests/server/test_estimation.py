@@ -33,15 +33,15 @@ class FakeClients:
                 metrics = {"ci": 0.1 * k, "ai": 0.2, "sc": 0.3}
                 if task.evaluation:
                     # Client 1 names the attributes the other way round.
-                    right = {"0.0": 9.0, "0.1": 1.0, "1.0": 0.0, "1.1": 10.0}
-                    wrong = {"0.0": 0.0, "0.1": 10.0, "1.0": 9.0, "1.1": 1.0}
+                    right = {"0.0": 9.0, "0.1": 1.0, "1.1": 10.0}
+                    wrong = {"0.1": 10.0, "1.0": 9.0, "1.1": 1.0}
                     metrics |= {f"evaluation_only.{c}": n for c, n in (wrong if k == 1 else right).items()}
                 yield Reply(k, SIZES[k], metrics=metrics)
 
 
 def test_oracle_gives_true_triplets_and_matrices() -> None:
     ask = FakeClients()
-    oracle = estimation.build("oracle", {"seed": 0, "num_classes": 2, "unrelated": 1})
+    oracle = estimation.build("oracle", {"seed": 0, "num_classes": 2, "num_attributes": 2, "unrelated": 1})
     found = oracle.estimate(1, SIZES, ask)
     assert found.keys() == SIZES.keys()
     for k in SIZES:
@@ -52,9 +52,9 @@ def test_oracle_gives_true_triplets_and_matrices() -> None:
 
 
 def test_failed_clients_are_left_out_and_asked_again_later() -> None:
-    oracle = estimation.build("oracle", {"seed": 0, "num_classes": 2})
+    oracle = estimation.build("oracle", {"seed": 0, "num_classes": 2, "num_attributes": 2})
     assert oracle.estimate(1, SIZES, FakeClients(dead={1})).keys() == {0, 2}
-    resumed = estimation.build("oracle", {"seed": 0, "num_classes": 2})
+    resumed = estimation.build("oracle", {"seed": 0, "num_classes": 2, "num_attributes": 2})
     resumed.restore(oracle.state())
     assert resumed.estimate(2, {1: 200}, FakeClients()).keys() == {1}
     assert resumed.matrices is not None

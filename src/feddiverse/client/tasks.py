@@ -7,10 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from feddiverse.client import evaluation, training
+from feddiverse.client import biased, evaluation, training
 from feddiverse.client.sketch import compress
 from feddiverse.federation import Samples
-from feddiverse.messages import Evaluate, LabelCounts, Loss, Reply, Sketch, Task, Train, TrueMatrix, Vector
+from feddiverse.messages import (
+    Evaluate,
+    LabelCounts,
+    Loss,
+    PaperTriplet,
+    Reply,
+    Sketch,
+    Task,
+    Train,
+    TrueMatrix,
+    Vector,
+)
 from feddiverse.models import FlatModel
 
 Answer = Callable[..., Reply]  # (task, theta, client_id, samples, model) → Reply; each takes its own kind of task
@@ -62,6 +73,7 @@ ANSWERS: dict[type[Task], Answer] = {
     Evaluate: evaluate,
     LabelCounts: label_counts,
     TrueMatrix: true_matrix,
+    PaperTriplet: biased.paper_triplet,
 }
 
 

@@ -6,7 +6,6 @@ send three numbers, `consensus` (in its own file) reads the attribute off what d
 
 import importlib
 import inspect
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -50,12 +49,15 @@ class Estimator:
         cells = {name: n for name, n in reply.metrics.items() if name.startswith(EVALUATION_ONLY)}
         if not cells:
             return
-        num_attributes = math.isqrt(len(cells))
-        part = np.array([cells[f"{EVALUATION_ONLY}{e}.{t}"] for e, t in np.ndindex(num_attributes, num_attributes)])
-        part = part.reshape(num_attributes, num_attributes)
+        where = np.array([name.removeprefix(EVALUATION_ONLY).split(".") for name in cells], dtype=np.int64)
+        known = 2 if self.confusion is None else len(self.confusion)
+        part = np.zeros([max(known, where.max() + 1)] * 2)
+        part[tuple(where.T)] = list(cells.values())
         if own_names:
-            part = part[list(quality.best_naming(part))]
-        self.confusion = part if self.confusion is None else self.confusion + part
+            part = part[quality.best_naming(part)]
+        if self.confusion is not None:
+            part[:known, :known] += self.confusion
+        self.confusion = part
 
     def state(self) -> Plain:
         """What must be remembered between rounds."""
@@ -89,17 +91,17 @@ def triplet_in(reply: Reply) -> Triplet:
 class Oracle(Estimator):
     """The true matrices. An upper bound for experiments: no real federation knows them."""
 
-    def __init__(self, seed: int, num_classes: int) -> None:
+    def __init__(self, seed: int, num_classes: int, num_attributes: int) -> None:
         super().__init__()
         self.seed = seed
-        self.num_classes = num_classes
+        self.shape = (num_classes, num_attributes)
 
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         self.matrices = self.matrices or {}
         found = {}
-        for reply in answers(TrueMatrix(self.seed, round), clients, ask):
+        for reply in answers(TrueMatrix(self.seed, round, self.shape[1]), clients, ask):
             assert reply.vector is not None
-            matrix = reply.vector.astype(np.float64).reshape(self.num_classes, -1)
+            matrix = reply.vector.astype(np.float64).reshape(self.shape)
             self.matrices[reply.client] = matrix
             found[reply.client] = triplet(matrix)
         return found
