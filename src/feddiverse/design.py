@@ -2,7 +2,7 @@
 
 From a random start, every client in turn tries to move some of its samples from one group to another, and keeps
 the move that brings the six metrics nearest to their targets. Step sizes from half a client down to one sample
-make the search quick; a few restarts make it sure. Sizes of clients stay as given.
+make the search quick. If clients of equal size cannot meet the targets, further starts give them unequal ones.
 """
 
 import math
@@ -33,9 +33,14 @@ class Design:
 
 
 def search(
-    targets: Mapping[str, float], sizes: NDArray[np.int64], classes: int, attributes: int, rng: np.random.Generator
+    targets: Mapping[str, float],
+    clients: int,
+    samples: int,
+    classes: int,
+    attributes: int,
+    rng: np.random.Generator,
 ) -> Design:
-    """Counts `[client, class, attribute]` with clients of these sizes, as near to `targets` as could be found.
+    """Counts `[client, class, attribute]` as near to `targets` as could be found.
 
     `targets` maps names of `METRICS` to values in [0, 1]; a metric left out (or NaN) is free.
     """
@@ -43,13 +48,15 @@ def search(
     if np.isnan(wanted).all():
         raise UserError(f"A design needs at least one target among {', '.join(METRICS)}.")
     best: Design | None = None
-    for _ in range(RESTARTS):
-        start = rng.multinomial(sizes, rng.dirichlet(np.ones(classes * attributes), size=len(sizes)))
-        counts = _descend(start.reshape(-1, classes, attributes), wanted, rng)
+    for attempt in range(RESTARTS):
+        shares = rng.dirichlet(np.ones(clients)) if attempt else np.full(clients, 1 / clients)
+        sizes = _sizes(shares, samples)
+        mixes = rng.dirichlet(np.ones(classes * attributes), size=clients)
+        start = rng.multinomial(sizes, mixes).reshape(clients, classes, attributes)
+        counts = _descend(start, wanted, rng)
         gaps = np.nan_to_num(np.abs(measure(counts).six - wanted))
-        found = Design(counts, float(gaps.max()), METRICS[int(gaps.argmax())])
-        if best is None or found.distance < best.distance:
-            best = found
+        if best is None or gaps.max() < best.distance:
+            best = Design(counts, float(gaps.max()), METRICS[int(gaps.argmax())])
         if best.distance < CLOSE_ENOUGH:
             break
     assert best is not None
@@ -57,7 +64,7 @@ def search(
 
 
 def _descend(counts: Counts, wanted: Array, rng: np.random.Generator) -> Counts:
-    """Sweep over the clients until none finds a move that helps, or the metrics are close enough."""
+    """Sweep over the clients until a sweep helps little, or the metrics are close enough."""
     num_clients = len(counts)
     triplets, pooled = triplet(counts), counts.sum(axis=0)
     loss = _loss(triplet(pooled), triplets.mean(axis=0), wanted)
@@ -75,9 +82,15 @@ def _descend(counts: Counts, wanted: Array, rng: np.random.Generator) -> Counts:
                 counts[k] += moves[i]
                 pooled += moves[i]
                 triplets[k], loss = after[i], losses[i]
-        if loss == before or loss < CLOSE_ENOUGH**2:
+        if loss > 0.95 * before or loss < CLOSE_ENOUGH**2:
             break
     return counts
+
+
+def _sizes(shares: Array, samples: int) -> NDArray[np.int64]:
+    """Whole sizes of at least one sample that add up to `samples`, near to `shares` of it."""
+    ends = np.round(np.cumsum(shares) * (samples - len(shares))).astype(np.int64)
+    return np.diff(ends, prepend=0) + 1
 
 
 def _moves(table: Counts) -> Counts:
@@ -99,4 +112,4 @@ def _loss(pooled: Array, means: Array, wanted: Array) -> Array:
     """Sum of squared differences from the targets that are given. Rounded, so that the last bit of a logarithm, which
     differs between machines, does not decide between two moves."""
     gaps = np.nan_to_num(np.concatenate([pooled, means], axis=-1) - wanted)
-    return np.round((gaps**2).sum(axis=-1), 12)
+    return np.asarray(np.round((gaps**2).sum(axis=-1), 12))

@@ -5,7 +5,7 @@ call measures one client, all clients of a federation, or a million of them. For
 
 >>> skewed = measure([[[90, 10], [10, 90]], [[90, 90], [10, 10]]])
 >>> round(skewed.gsc, 3), round(skewed.csc, 3)
-(0.119, 0.266)
+(0.156, 0.266)
 """
 
 from collections.abc import Sequence
@@ -46,23 +46,23 @@ def measure(counts: ArrayLike, names: Sequence[Any] | None = None) -> Heterogene
 
     `names` are what clients are called in complaints (else their positions).
     """
-    tables = np.asarray(counts)
-    if tables.ndim != 3 or 0 in tables.shape:
-        raise UserError(f"A federation's counts must have the shape [client, class, attribute], not {tables.shape}.")
-    tables = _checked(tables, names)
+    shape = np.shape(counts)
+    if len(shape) != 3 or 0 in shape:
+        raise UserError(f"A federation's counts must have the shape [client, class, attribute], not {shape}.")
+    tables = _checked(counts, names)
     clients = _triplet(tables)
-    pooled = _triplet(tables.sum(axis=0))
-    return Heterogeneity(*pooled.tolist(), *clients.mean(axis=0).tolist(), clients, tables.sum(axis=(1, 2)))
+    six = [*_triplet(tables.sum(axis=-1)).tolist(), *clients.mean(axis=0).tolist()]
+    return Heterogeneity(**dict(zip(METRICS, six, strict=True)), clients=clients, sizes=tables.sum(axis=(0, 1)))
 
 
 def class_imbalance(table: ArrayLike) -> Array:
     """CI, Eq. 1: one minus the entropy of the classes over its maximum; 0 for a single class."""
-    return _imbalance(_checked(table).sum(axis=-1))
+    return _imbalance(_checked(table).sum(axis=1))
 
 
 def attribute_imbalance(table: ArrayLike) -> Array:
     """AI, Eq. 2: one minus the entropy of the attribute over its maximum; 0 for a single attribute value."""
-    return _imbalance(_checked(table).sum(axis=-2))
+    return _imbalance(_checked(table).sum(axis=0))
 
 
 def spurious_correlation(table: ArrayLike) -> Array:
@@ -75,48 +75,57 @@ def triplet(table: ArrayLike) -> Array:
     return _triplet(_checked(table))
 
 
+# From here on tables are `[class, attribute, ...]`: sums over the two short axes are quick when these come first.
+
+
 def _triplet(tables: Array) -> Array:
-    ci, ai = _imbalance(tables.sum(axis=-1)), _imbalance(tables.sum(axis=-2))
+    ci, ai = _imbalance(tables.sum(axis=1)), _imbalance(tables.sum(axis=0))
     return np.stack([ci, ai, _correlation(tables)], axis=-1)
 
 
 def _imbalance(marginal: Array) -> Array:
-    if marginal.shape[-1] == 1:
-        return np.zeros(marginal.shape[:-1])
-    return np.clip(1 - _entropy(marginal) / np.log(marginal.shape[-1]), 0, 1)
+    if len(marginal) == 1:
+        return np.zeros(marginal.shape[1:])
+    return _unit(1 - _entropy(marginal) / np.log(len(marginal)))
 
 
 def _correlation(tables: Array) -> Array:
-    rows, columns = tables.sum(axis=-1, keepdims=True), tables.sum(axis=-2, keepdims=True)
-    total = rows.sum(axis=-2, keepdims=True)
+    rows, columns = tables.sum(axis=1), tables.sum(axis=0)
+    total = rows.sum(axis=0)
+    present = tables > 0
     # n·N[y,a] / (N[y]·N[a]) is exactly 1 where class and attribute are independent: SC is then exactly 0.
-    lift = np.divide(tables * total, rows * columns, out=np.ones_like(tables), where=tables > 0)
-    information = (tables * np.log(lift)).sum(axis=(-2, -1)) / total[..., 0, 0]
-    entropies = _entropy(rows[..., 0]) + _entropy(columns[..., 0, :])
-    score = np.divide(2 * information, entropies, out=np.zeros_like(entropies), where=entropies > 0)
-    return np.clip(score, 0, 1)
+    lift = np.where(present, tables * total, 1) / np.where(present, rows[:, None] * columns, 1)
+    information = (tables * np.log(lift)).sum(axis=(0, 1)) / total
+    entropies = _entropy(rows) + _entropy(columns)
+    return _unit(2 * information / np.where(entropies > 0, entropies, 1))
 
 
 def _entropy(counts: Array) -> Array:
-    """H in nats over the last axis, with 0·log 0 = 0."""
-    total = counts.sum(axis=-1, keepdims=True)
-    inverse = np.divide(total, counts, out=np.ones_like(counts), where=counts > 0)
-    return np.asarray((counts * np.log(inverse)).sum(axis=-1) / total[..., 0])
+    """H in nats over the first axis, with 0·log 0 = 0."""
+    total = counts.sum(axis=0)
+    inverse = np.where(counts > 0, total, 1) / np.where(counts > 0, counts, 1)
+    return np.asarray((counts * np.log(inverse)).sum(axis=0) / total)
+
+
+def _unit(scores: Array) -> Array:
+    """Scores without the rounding error that can carry them just out of [0, 1]."""
+    return np.asarray(np.clip(scores, 0, 1))
 
 
 def _checked(table: ArrayLike, names: Sequence[Any] | None = None) -> Array:
-    """The tables as floats; refuses what is no table of counts, and says whose it is."""
-    tables = np.asarray(table, dtype=np.float64)
-    if tables.ndim < 2 or 0 in tables.shape[-2:]:
-        raise UserError(f"A table of counts must have the axes [class, attribute], not the shape {tables.shape}.")
-    flat = tables.reshape(-1, tables.shape[-2] * tables.shape[-1])
+    """`[..., class, attribute]` as floats `[class, attribute, ...]`; what is no table of counts is refused by name."""
+    given = np.asarray(table)
+    if given.ndim < 2 or 0 in given.shape[-2:]:
+        raise UserError(f"A table of counts must have the axes [class, attribute], not the shape {given.shape}.")
+    tables = np.ascontiguousarray(np.moveaxis(given, (-2, -1), (0, 1)), dtype=np.float64)
+    total = tables.sum(axis=(0, 1))
     for wrong, what in (
-        (~np.isfinite(flat).all(axis=1), "a count that is not a finite number"),
-        ((flat < 0).any(axis=1), "a negative count"),
-        (~(flat > 0).any(axis=1), "no samples at all"),
+        (~np.isfinite(total), "a count that is not a finite number"),
+        (tables.min(axis=(0, 1)) < 0, "a negative count"),
+        (total == 0, "no samples at all"),
     ):
         if wrong.any():
             position = int(wrong.argmax())
-            who = f"Client {position if names is None else names[position]}" if tables.ndim > 2 else "The table"
+            who = f"Client {position if names is None else names[position]}" if given.ndim > 2 else "The table"
             raise UserError(f"{who} has {what}.")
     return tables

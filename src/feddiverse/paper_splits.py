@@ -1,7 +1,7 @@
 """The paper's seven federations: each client's true interaction matrix, as the authors released them (Sec. V-A)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -10,11 +10,11 @@ from feddiverse.federation import Counts
 
 @dataclass(frozen=True)
 class Split:
-    """Counts `[client, class, attribute]`, and how many clients the paper selects a round."""
+    """Counts `[client, class, attribute]`, how many clients to select a round, and the metrics a design aimed at."""
 
     counts: Counts
     num_selected: int = 9
-    distance: float | None = None  # of a designed split: its largest difference from the metrics asked for
+    targets: Mapping[str, float] = field(default_factory=dict)
 
 
 def _repeat(*clients: tuple[int, Sequence[Sequence[int]]]) -> Counts:

@@ -1,11 +1,12 @@
 """Splits made by rule and seed: iid, shards, Dirichlet, and designed ones, written as `kind(option=value,…)`.
 
 iid and shards deal out a pool of samples that is balanced over the (class, attribute) groups; Dirichlet draws each
-client's own mix of groups. All give clients equal sizes (up to one sample).
+client's own mix of groups. All give clients equal sizes (up to one sample), designs where that can meet their targets.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -68,13 +69,13 @@ def designed(
             raise UserError(f"A design can be like {', '.join(PAPER)}, not like '{like}'.")
         measured = heterogeneity.measure(SPLITS[PAPER[like][0]].counts)
         targets = {name: getattr(measured, name) if math.isnan(t) else t for name, t in targets.items()}
-    found = design.search(targets, _even(samples, clients), classes, attributes, rng)
+    found = design.search(targets, clients, samples, classes, attributes, rng)
     if found.distance > tolerance:
         raise UserError(
             f"No counts found within {tolerance:g} of these metrics: the nearest miss by {found.distance:.3f} "
             f"({found.worst}); change the targets, give more samples, or allow it with tolerance=."
         )
-    return Split(found.counts, distance=found.distance)
+    return Split(found.counts, targets={name: t for name, t in targets.items() if not math.isnan(t)})
 
 
 KINDS: dict[str, Callable[..., Split]] = {"iid": iid, "shards": shards, "dirichlet": dirichlet, "design": designed}
@@ -88,7 +89,7 @@ def make(text: str, seed: int) -> Split:
     options = _options(text, inside[:-1], {"select": 9} | _defaults(KINDS[kind]))
     num_selected = options.pop("select")
     split = KINDS[kind](seeding.rng(seed, "split"), **options)
-    return Split(split.counts, min(num_selected, len(split.counts)), split.distance)
+    return replace(split, num_selected=min(num_selected, len(split.counts)))
 
 
 def _defaults(function: Callable[..., Split]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def fitted(counts: Counts) -> Counts:
         raise UserError(f"The digits make at most 10 classes; the split has {num_classes}.")
     capacity = TRAIN_PER_DIGIT * np.bincount([digit_class(d, num_classes) for d in range(10)], minlength=num_classes)
     for tenths, unit in [(1, 1)] + [(d, 10**e) for e in range(1, 10) for d in range(9, 0, -1)]:
-        scaled = np.maximum((2 * counts * tenths + unit) // (2 * unit), counts > 0)
+        scaled: Counts = np.maximum((2 * counts * tenths + unit) // (2 * unit), counts > 0)
         if (scaled.sum(axis=(0, 2)) <= capacity).all():
             return scaled
     raise UserError(
