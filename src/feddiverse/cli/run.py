@@ -1,6 +1,97 @@
-"""`feddiverse run`."""
+"""`feddiverse run`: one training run, shown live, written to a run directory."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from feddiverse.errors import UserError
+
+if TYPE_CHECKING:
+    from feddiverse.experiment.config import Config
 
 
-def run() -> None:
+def run(
+    federation: str | None = typer.Option(None, help="Named federation, split:source, or table:FILE.csv."),
+    selector: str | None = typer.Option(None, help="Who is asked each round: uniform, feddiverse, pow_d, …"),
+    optimizer: str | None = typer.Option(None, help="How updates are combined: fedavgm, fedavg, fedprox, fednova, …"),
+    estimator: str | None = typer.Option(None, help="How feddiverse learns triplets: consensus, paper, oracle."),
+    rounds: int | None = typer.Option(None, help="Rounds of training, pre-training included."),
+    seed: int | None = typer.Option(None, help="Keys all randomness: same seed, same bits."),
+    model: str | None = typer.Option(None, help="mobilenet, cnn, or package.module:factory."),
+    checkpoint: str | None = typer.Option(None, help="Weights to start from: a file, or none."),
+    data_dir: str | None = typer.Option(None, help="Where a photo set lies, if not in the cache."),
+    config: Path | None = typer.Option(None, help="TOML file of config keys."),
+    set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Any config key; may be repeated."),
+    out: Path | None = typer.Option(None, help="Run directory (default: runs/<name of the run>)."),
+    resume: Path | None = typer.Option(None, metavar="DIR", help="Go on with the run in this directory."),
+    workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
+    device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
+    engine: str = typer.Option("local", help="local, or flower."),
+    json_: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else, on stdout."),
+    tensorboard: bool = typer.Option(False, help="Also write TensorBoard files into the run directory."),
+    mlflow: bool = typer.Option(False, help="Also log to MLflow."),
+) -> None:
     """Train one federation and write a run directory."""
-    raise NotImplementedError
+    given = {
+        "federation": federation, "selector": selector, "optimizer": optimizer, "estimator": estimator,
+        "rounds": rounds, "seed": seed, "model": model, "checkpoint": checkpoint, "data_dir": data_dir,
+    }  # fmt: skip
+    given = {key: value for key, value in given.items() if value is not None}
+    settings, directory = _settings(given, config, set_, out, resume)
+
+    from feddiverse.cli.live import Live
+    from feddiverse.experiment.run import execute
+
+    watchers = _trackers(directory, tensorboard=tensorboard, mlflow=mlflow)
+    with Live(settings.rounds, directory) as live:
+
+        def on_round(record: dict[str, Any]) -> None:
+            for watch in (live.show, *watchers):
+                watch(record)
+
+        try:
+            result = execute(
+                settings, directory, workers=workers, device=device, engine=engine, on_round=on_round,
+                resume=resume is not None,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            live.interrupted()
+            raise typer.Exit(130) from None
+    if json_:
+        typer.echo(json.dumps(result))
+    else:
+        live.finished(result)
+
+
+def _settings(
+    given: dict[str, Any], file: Path | None, assignments: list[str], out: Path | None, resume: Path | None
+) -> "tuple[Config, Path]":
+    """The config and its directory. Later wins: file, options, `--set`; what comes with `--resume` must agree with it."""
+    from feddiverse.experiment.config import differences, from_mapping, parse_assignments, read_toml
+    from feddiverse.experiment.run_directory import read_config, run_name
+
+    values = {**(read_toml(file) if file else {}), **given, **parse_assignments(assignments)}
+    if resume is None:
+        config = from_mapping(values)
+        return config, out or Path("runs") / run_name(config)
+    if out not in (None, resume):
+        raise UserError("--resume names the run directory already: leave --out away.")
+    config = read_config(resume)
+    there = vars(config)
+    from_mapping({**there, **values})  # wrong keys and values are told as always
+    if differing := differences({key: there[key] for key in values}, values):
+        raise UserError(
+            f"The run in {resume} has another config: {', '.join(differing)}; start a new run without --resume."
+        )
+    return config, resume
+
+
+def _trackers(directory: Path, **wanted: bool) -> list[Any]:
+    """Callbacks that send each round to TensorBoard or MLflow, for those wanted."""
+    if not any(wanted.values()):
+        return []
+    from feddiverse.experiment.trackers import tracker
+
+    return [tracker(kind, directory) for kind, on in wanted.items() if on]

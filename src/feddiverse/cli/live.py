@@ -1,0 +1,93 @@
+"""What a person sees of a run: a bar on a terminal, a line per evaluated round elsewhere; always on stderr."""
+
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
+
+from feddiverse.cli.console import err, out
+
+
+class Live:
+    """Shows each round's record: round, loss, worst-group accuracy, time left."""
+
+    def __init__(self, rounds: int, directory: Path):
+        self._rounds, self._directory = rounds, directory
+        self._done = 0
+        self._worst: float | None = None
+        self._seconds: list[float] = []
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            console=err,
+            disable=not err.is_terminal,
+            transient=True,
+        )
+        self._task = self._progress.add_task(f"preparing {escape(str(directory))} …", total=rounds)
+
+    def __enter__(self) -> "Live":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, record: dict[str, Any]) -> None:
+        """One more round."""
+        evaluated = record["accuracy"] is not None
+        self._done = record["round"]
+        self._seconds.append(record["seconds"])
+        if evaluated:
+            self._worst = record["worst_group_accuracy"]
+        for warning in record["warnings"]:
+            self._say(f"Warning: {warning}")
+        line = self._line(record)
+        self._progress.update(self._task, description=line, completed=self._done)
+        if evaluated and not err.is_terminal:
+            self._say(line)
+
+    def _line(self, record: dict[str, Any]) -> str:
+        recent = self._seconds[-20:]
+        left = (self._rounds - self._done) * sum(recent) / len(recent)
+        parts = [f"round {self._done}/{self._rounds}"]
+        if record["train_loss"] is not None:
+            parts.append(f"loss {record['train_loss']:.4f}")
+        if self._worst is not None:
+            parts.append(f"worst group {self._worst:.1%}")
+        if record["accuracy"] is not None:
+            parts.append(f"accuracy {record['accuracy']:.1%}")
+        return "  ".join([*parts, f"{clock(left)} left"])
+
+    def interrupted(self) -> None:
+        """Say how to go on."""
+        self._progress.stop()
+        self._say(
+            f"feddiverse: Interrupted after round {self._done} of {self._rounds}; "
+            f"go on with: feddiverse run --resume {self._directory}"
+        )
+
+    def finished(self, result: dict[str, Any]) -> None:
+        """The result, on stdout."""
+        if not self._done:
+            out.print(f"{self._directory} is finished already; its result:", highlight=False, markup=False)
+        out.print(
+            f"Worst-group accuracy {result['worst_group_accuracy']:.2%}, accuracy {result['accuracy']:.2%} after "
+            f"{result['rounds']} rounds in {clock(result['seconds'])}; see {result['run_dir']}.",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+    @staticmethod
+    def _say(line: str) -> None:
+        err.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss."""
+    return time.strftime("%-M:%S" if seconds < 3600 else "%-H:%M:%S", time.gmtime(seconds))

@@ -1,0 +1,239 @@
+"""One run: from a config to a run directory with its result. Interrupted at any moment, it goes on, bit for bit."""
+
+import copy
+import hashlib
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse.errors import RunError, UserError
+from feddiverse.experiment import environment
+from feddiverse.experiment.checkpoint import Snapshot, Writer
+from feddiverse.experiment.config import Config, settings
+from feddiverse.experiment.run_directory import RunDirectory, read_config, read_records
+from feddiverse.federation import Federation
+from feddiverse.messages import Engine, Train, Vector
+from feddiverse.server import aggregation, selection
+from feddiverse.server.rounds import Plan, Round, rounds
+from feddiverse.server.selection.base import Selector
+
+if TYPE_CHECKING:  # it brings torch: a run's directory is made before that is loaded
+    from feddiverse.models import ModelSpec
+
+OnRound = Callable[[dict[str, Any]], None]
+"""Called with each round's record, as `rounds.jsonl` has it."""
+
+
+class TestedEngine(Engine, Protocol):
+    """An engine that can also run the server's test set through a model."""
+
+    def evaluate(self, theta: Vector) -> NDArray[np.int64]:
+        """Right answers and samples [2, classes, attributes]."""
+
+
+OpenEngine = Callable[[Federation, "ModelSpec"], TestedEngine]
+
+
+def execute(
+    config: Config,
+    out: Path,
+    *,
+    workers: int = 0,
+    device: str = "auto",
+    engine: str | OpenEngine = "local",
+    on_round: OnRound | None = None,
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Run `config` in the directory `out` and give what its `result.json` says.
+
+    A finished run is not run again, an unfinished one goes on where its checkpoint is; `resume` insists that there is
+    one. `workers`, `device` and `engine` ("local", "flower", or how to open an engine) do not change the result.
+    """
+    if resume:
+        read_config(out)  # says so if there is no run
+    with RunDirectory(out, config) as directory:
+        result = directory.read_json("result.json")
+        if result is None:
+            try:
+                run = _Run(config, directory)
+                result = run.train(_opener(engine, workers, device), on_round)
+            except UserError:
+                if directory.is_new and not (out / "checkpoint.safetensors").exists():
+                    directory.abandon()
+                raise
+    return {**result, "run_dir": str(out)}
+
+
+def _opener(engine: str | OpenEngine, workers: int, device: str) -> OpenEngine:
+    if callable(engine):
+        return engine
+    if engine == "local":
+        from feddiverse.engine.local import LocalEngine
+
+        return lambda federation, spec: LocalEngine(federation, spec, workers=workers, device=device)
+    raise UserError(f"There is no engine '{engine}': choose local or flower.")
+
+
+class _Run:
+    """A run being computed: the loop on one side, the directory on the other."""
+
+    def __init__(self, config: Config, directory: RunDirectory):
+        from feddiverse.data import load_federation
+        from feddiverse.models import ModelSpec, initial_theta
+
+        self._started = time.perf_counter()
+        self.config, self.directory = config, directory
+        weights = environment.starting_weights(config)
+        self.federation = load_federation(
+            config.federation,
+            config.seed,
+            image_size=config.image_size or None,
+            data_dir=Path(config.data_dir).expanduser() if config.data_dir else None,
+        )
+        source = self.federation.source
+        self.spec = ModelSpec(config.model, self.federation.num_classes, source.shape, source.mean, source.std)
+        known = settings(
+            config, self.federation.num_classes, self.federation.num_attributes, self.federation.num_selected
+        )
+        self.selector = selection.build(config.selector, known)
+        self.aggregator = aggregation.build(config.optimizer, known)
+        self.plan = Plan(_training(config), config.rounds, known["num_selected"], config.evaluate_every)
+        self._describe(weights)
+
+        snapshot = directory.go_back_to_checkpoint()
+        if snapshot is None:
+            snapshot = Snapshot(0, initial_theta(self.spec, config.seed, weights), {}, {}, 0, 0.0)
+        else:
+            self.aggregator.restore(snapshot.aggregator)
+            self.selector.restore(snapshot.selector)
+        self.start = snapshot
+
+    def _describe(self, weights: Path | None) -> None:
+        """`environment.json` and `federation.json`; later sessions must have the same data and starting weights."""
+        now = environment.describe(self.federation, weights)
+        if before := self.directory.read_json("environment.json"):
+            environment.refuse_other_inputs(before, now)
+            return
+        federation = self.federation
+        self.directory.write_json(
+            "federation.json",
+            {
+                "name": federation.name,
+                "source": federation.source.name,
+                "split": federation.name.rpartition(":")[0] or federation.name,
+                "counts": federation.counts.tolist(),
+                "class_names": list(federation.source.class_names),
+                "attribute_names": list(federation.source.attribute_names),
+                "num_test": len(federation.test_ids),
+                "num_selected": self.plan.num_selected,
+            },
+        )
+        self.directory.write_json("environment.json", now)
+
+    def train(self, open_engine: OpenEngine, on_round: OnRound | None) -> dict[str, Any]:
+        """The rounds that are left, each recorded as soon as it is done; then the result."""
+        theta = self.start.theta
+        with (
+            closing(open_engine(self.federation, self.spec)) as engine,
+            closing(Writer(self.directory.write_checkpoint)) as writer,
+        ):
+            loop = rounds(
+                engine, self.selector, self.aggregator, engine.evaluate, self.plan,
+                theta, self.start.round, self.start.lost_in_a_row,
+            )  # fmt: skip
+            for done in loop:
+                theta = done.theta
+                record = as_record(done)
+                self.directory.append(record)
+                writer.submit(self._snapshot(done))
+                if done.test is not None:
+                    self._write_triplets()
+                if on_round:
+                    on_round(record)
+        result = self._result(theta)
+        self.directory.write_json("result.json", result)
+        return result
+
+    @property
+    def _seconds(self) -> float:
+        """Spent on this run so far, over all sessions."""
+        return self.start.seconds + time.perf_counter() - self._started
+
+    def _snapshot(self, done: Round) -> Snapshot:
+        """Written while the next round runs, so what the selector may change in place is copied."""
+        selector = copy.deepcopy(self.selector.state())
+        return Snapshot(done.round, done.theta, self.aggregator.state(), selector, done.lost_in_a_row, self._seconds)
+
+    def _write_triplets(self) -> None:
+        if found := triplets(self.selector, self.federation):
+            self.directory.write_json("triplets.json", found)
+
+    def _result(self, theta: Vector) -> dict[str, Any]:
+        records = read_records(self.directory.path)
+        last = records[-1]
+        if last["accuracy"] is None:
+            raise RunError(f"The last round in {self.directory.path} was not evaluated.")
+        return {
+            "worst_group_accuracy": last["worst_group_accuracy"],
+            "accuracy": last["accuracy"],
+            "groups": last["groups"],
+            "rounds": len(records),
+            "seconds": self._seconds,
+            "bytes_down": sum(record["bytes_down"] for record in records),
+            "bytes_up": sum(record["bytes_up"] for record in records),
+            "theta_sha256": hashlib.sha256(theta.astype("<f4").tobytes()).hexdigest(),
+            "run_dir": str(self.directory.path),
+            "config": asdict(self.config),
+        }
+
+
+def _training(config: Config) -> Train:
+    """What clients are asked to do each round; the proximal term only where the optimizer is a FedProx one."""
+    return Train(
+        seed=config.seed,
+        round=0,
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        prox_mu=config.prox_mu if "fedprox" in config.optimizer else 0.0,
+    )
+
+
+def as_record(done: Round) -> dict[str, Any]:
+    """A round as one line of `rounds.jsonl`."""
+    return {
+        "round": done.round,
+        "phase": done.phase,
+        "selected": done.selected,
+        "failed": done.failed,
+        "warnings": done.warnings,
+        "train_loss": done.train_loss,
+        "accuracy": done.test and done.test.accuracy,
+        "worst_group_accuracy": done.test and done.test.worst_group_accuracy,
+        "groups": done.test and done.test.groups,
+        "seconds": done.seconds,
+        "selection_seconds": done.selection_seconds,
+        "bytes_down": sum(row["bytes_down"] for row in done.traffic.values()),
+        "bytes_up": sum(row["bytes_up"] for row in done.traffic.values()),
+        "traffic": done.traffic,
+    }
+
+
+def triplets(selector: Selector, federation: Federation) -> dict[str, Any]:
+    """What the selector found out about its clients; beside it, for evaluation only, the truth and how near it is."""
+    found = selector.findings()
+    if "triplets" not in found:
+        return {}
+    from feddiverse.server.quality import compare
+
+    estimated = {int(k): triplet for k, triplet in found["triplets"].items()}
+    quality = compare(estimated, federation.counts)
+    return {**found, "evaluation_only": {**quality, "attribute_accuracy": found.get("attribute_accuracy")}}

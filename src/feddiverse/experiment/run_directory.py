@@ -1,0 +1,177 @@
+"""A run directory: all there is to know about a run, in plain files, safe against being killed at any moment.
+
+`rounds.jsonl` grows by a line a round; everything else is replaced whole. The checkpoint says how many of the lines
+count: a run that goes on first cuts off those written after it.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from feddiverse.errors import RunError, UserError
+from feddiverse.experiment import checkpoint, files
+from feddiverse.experiment.config import KEYS, Config, differences, from_mapping, read_toml, to_toml
+
+NAMED = ("federation", "selector", "optimizer", "seed")
+
+
+def run_name(config: Config) -> str:
+    """What the run is, in a folder's name: the usual keys, then those that differ from their defaults."""
+    usual = Config(federation=config.federation, optimizer=config.optimizer)
+    parts = [config.federation, config.selector, config.optimizer, f"seed{config.seed}"]
+    parts += [f"{key}{getattr(config, key)}" for key in KEYS
+              if key not in NAMED and getattr(config, key) != getattr(usual, key)]  # fmt: skip
+    return re.sub(r"[^\w.+]+", "-", "-".join(parts))[:150].strip("-")
+
+
+def read_config(path: Path) -> Config:
+    """The config of the run in this directory."""
+    file = path / "config.toml"
+    if not file.is_file():
+        raise UserError(f"There is no run in {path}: it has no config.toml.")
+    return from_mapping(read_toml(file), str(file))
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The lines of `rounds.jsonl`; a last one torn by a crash is left out."""
+    return [record for record, _ in _complete_lines(path / "rounds.jsonl")]
+
+
+def _complete_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each record with the position where its line ends, up to the first line that is not whole."""
+    if not path.exists():
+        return
+    end = 0
+    with path.open("rb") as stream:
+        for line in stream:
+            end += len(line)
+            try:
+                record = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:
+                record = None
+            if record is None:
+                return
+            yield record, end
+
+
+class RunDirectory:
+    """The directory of a run that this process, and no other at the same time, works on."""
+
+    def __init__(self, path: Path, config: Config):
+        """Take the directory, making it if need be; refuse the directory of another config."""
+        self.path = path
+        self._rounds: IO[bytes] | None = None
+        self._lock: IO[bytes] | None = None
+        with files.telling(path):
+            path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._take_lock()
+            self.is_new = not (path / "config.toml").exists()
+            if self.is_new:
+                self._refuse_foreign_files()
+                files.write(path / "config.toml", to_toml(config).encode())
+            elif differing := differences(asdict(read_config(path)), asdict(config)):
+                raise UserError(
+                    f"{path} holds a run with another config: {', '.join(differing)}; choose another folder with --out."
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_lock(self) -> None:
+        """Held as long as this process lives (a record lock: worker processes do not inherit it)."""
+        with files.telling(self.path):
+            self._lock = (self.path / ".lock").open("wb")
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"Another process is working on the run in {self.path}; wait for it, or end it.") from None
+
+    def _refuse_foreign_files(self) -> None:
+        foreign = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
+        if foreign:
+            raise UserError(
+                f"{self.path} is not empty and no run directory (it has {foreign[0]}); choose another with --out."
+            )
+
+    def __enter__(self) -> "RunDirectory":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the directory back. Safe to call twice."""
+        for stream in (self._rounds, self._lock):
+            if stream is not None:
+                stream.close()
+        self._rounds = self._lock = None
+
+    def abandon(self) -> None:
+        """Leave no trace of a run that could not even start."""
+        for name in ("config.toml", "environment.json", "federation.json", "rounds.jsonl", ".lock"):
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Replace a JSON file of the directory."""
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        files.write(self.path / name, text.encode() + b"\n")
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """A JSON file of the directory, or None where there is none yet."""
+        path = self.path / name
+        try:
+            content: dict[str, Any] = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise UserError(f"{path} is damaged ({error}); remove it and run again.") from error
+        return content
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """One more line in `rounds.jsonl`: all of it or, on a full disk, nothing."""
+        path = self.path / "rounds.jsonl"
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        with files.telling(path):
+            if self._rounds is None:
+                self._rounds = path.open("ab", buffering=0)
+            end = self._rounds.seek(0, os.SEEK_END)
+            try:
+                if self._rounds.write(line) != len(line):
+                    raise OSError("the disk is full")
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._rounds.truncate(end)
+                raise
+
+    def write_checkpoint(self, snapshot: checkpoint.Snapshot) -> None:
+        """Replace the checkpoint; the lines it counts on are on the disk before it is."""
+        with files.telling(self.path / "rounds.jsonl"):
+            if self._rounds is not None:
+                os.fsync(self._rounds)
+        files.write(self.path / "checkpoint.safetensors", checkpoint.pack(snapshot))
+
+    def go_back_to_checkpoint(self) -> checkpoint.Snapshot | None:
+        """The last checkpoint, with `rounds.jsonl` cut to its rounds; None (and no lines) before the first."""
+        path, rounds = self.path / "checkpoint.safetensors", self.path / "rounds.jsonl"
+        snapshot = checkpoint.unpack(path.read_bytes(), path) if path.exists() else None
+        done = snapshot.round if snapshot else 0
+        lines = [(record, end) for record, end in _complete_lines(rounds) if record["round"] <= done]
+        if [record["round"] for record, _ in lines] != list(range(1, done + 1)):
+            raise RunError(f"{rounds} lacks rounds that the checkpoint counts on; run again in another folder.")
+        if rounds.exists():
+            with files.telling(rounds):
+                os.truncate(rounds, lines[-1][1] if lines else 0)
+        return snapshot
