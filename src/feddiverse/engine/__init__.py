@@ -1,0 +1,1 @@
+"""How a question reaches clients: `local` on this machine's cores, `flower` on other machines."""

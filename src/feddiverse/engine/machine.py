@@ -1,0 +1,43 @@
+"""What this machine offers: cores we may use, and accelerators."""
+
+import math
+import os
+from pathlib import Path
+
+from feddiverse.errors import UserError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores this process may run on: its affinity, and no more than a container's quota of processor time."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, _quota(cgroup))))
+
+
+def _quota(cgroup: Path) -> float:
+    """Processors a control group allows (version 2: `cpu.max`, version 1: two files); infinite without a limit."""
+    try:
+        try:
+            limit, period = (cgroup / "cpu.max").read_text().split()
+        except OSError:
+            limit = (cgroup / "cpu/cpu.cfs_quota_us").read_text()
+            period = (cgroup / "cpu/cpu.cfs_period_us").read_text()
+        processors = int(limit) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # no control groups here, or "max"
+        return math.inf
+    return processors if processors > 0 else math.inf
+
+
+def choose_device(wanted: str) -> str:
+    """`auto` is the best there is; anything else must be there."""
+    if wanted not in DEVICES:
+        raise UserError(f"There is no device {wanted!r}: use one of {', '.join(DEVICES)}.")
+    import torch
+
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if wanted == "auto":
+        return next(device for device, is_there in there.items() if is_there)
+    if not there[wanted]:
+        raise UserError(f"Device {wanted} is not available on this machine: use --device cpu or auto.")
+    return wanted

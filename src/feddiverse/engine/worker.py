@@ -1,0 +1,109 @@
+"""What does the local engine's work, in this process or a forked one: a model, and the data of clients asked lately."""
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from feddiverse.engine.shared import SharedVectors
+from feddiverse.federation import Federation, Samples
+from feddiverse.messages import Reply, Task, Vector
+
+if TYPE_CHECKING:
+    from feddiverse.models import FlatModel
+
+Answer = Callable[[Task, Vector, int, Samples, "FlatModel"], Reply]
+
+Job = int | range
+"""Whose data a task is about: a client's, by its id, or a range of the test set."""
+
+TEST_SET = -1  # the client id under which the server's own test set is asked
+
+
+class Worker:
+    """Answers tasks about clients (or parts of the test set), one after the other."""
+
+    def __init__(self, federation: Federation, model: "FlatModel", answer: Answer, cache_bytes: int) -> None:
+        self._federation = federation
+        self._model = model
+        self._answer = answer
+        self._cache: OrderedDict[Job, Samples] = OrderedDict()
+        self._room = cache_bytes
+
+    def answer(self, task: Task, theta: Vector, job: Job) -> Reply:
+        client = job if isinstance(job, int) else TEST_SET
+        try:
+            samples = self._samples(job)
+        except Exception as error:
+            return Reply(client, failure=f"its data cannot be read: {error}")
+        return self._answer(task, theta, client, samples, self._model)
+
+    def _samples(self, job: Job) -> Samples:
+        """The data, read when first asked for and kept while there is room; the longest unused goes first."""
+        samples = self._cache.pop(job, None)
+        if samples is None:
+            samples = (
+                self._federation.client(job) if isinstance(job, int) else self._federation.test(job.start, job.stop)
+            )
+            self._room -= _num_bytes(samples)
+        self._cache[job] = samples
+        while self._room < 0:
+            self._room += _num_bytes(self._cache.popitem(last=False)[1])
+        return samples
+
+
+def _num_bytes(samples: Samples) -> int:
+    return samples.images.nbytes + samples.y.nbytes + samples.a.nbytes
+
+
+def serve(
+    worker: Worker, shared: SharedVectors, questions: Connection, not_mine: Iterable[Connection], parent: int
+) -> None:
+    """A worker process: answer questions `(task, job, slot)` until the parent is gone or kills us.
+
+    A reply's vector goes into its slot of shared memory, the rest of it through the pipe, as `(reply, size or None)`.
+    """
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for connection in not_mine:
+        connection.close()
+    gc.freeze()  # collecting what the parent made would write to pages that are shared until written
+    _use_one_thread()
+    shared.theta.flags.writeable = False
+    while True:
+        try:
+            task, job, slot = questions.recv()
+        except EOFError:
+            return
+        reply = worker.answer(task, shared.theta, job)
+        vector = reply.vector
+        if vector is not None and shared.put(slot, vector):
+            questions.send((replace(reply, vector=None), vector.size))
+        else:
+            questions.send((reply, None))
+
+
+def _use_one_thread() -> None:
+    """One thread a process: as fast on many workers, and the same bits on any machine and number of workers.
+
+    A forked process has none of its parent's OpenMP threads; with one thread torch asks for none.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _die_with(parent: int) -> None:
+    """Be killed when the parent ends (to Linux: the thread that forked us), even by SIGKILL."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before we could ask
+        os._exit(1)

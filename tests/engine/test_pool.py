@@ -1,0 +1,157 @@
+"""Worker processes: order, bounds, deaths and leftovers. Clients are fakes; the deaths are real."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import psutil
+import pytest
+from engine_fakes import NUM_WEIGHTS, SPEC, Shift, noise_federation, once, shifted
+
+from feddiverse.engine import shared
+from feddiverse.engine.local import LocalEngine
+from feddiverse.messages import Reply
+
+THETA = np.zeros(NUM_WEIGHTS, np.float32)
+TASK = Shift(seed=0, round=1)
+
+
+def engine_of(answer, workers=2, **federation):
+    return LocalEngine(noise_federation(**federation), SPEC, workers, "cpu", answer=answer)
+
+
+def values(replies):
+    return [None if reply.vector is None else float(reply.vector[0]) for reply in replies]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("spare_bytes", [0, 64 << 20])
+def test_replies_keep_the_order_asked_whoever_is_slow(workers, spare_bytes, monkeypatch):
+    monkeypatch.setattr(shared, "SPARE_BYTES", spare_bytes)
+    slow_first = shifted(lambda client: time.sleep(0.1 if client in (9, 4) else 0.002))
+    clients = [9, 0, 1, 2, 3, 4, 5, 6, 7, 8]
+    with engine_of(slow_first, workers, num_clients=10) as engine:
+        for theta in (THETA, THETA + 100):
+            replies = list(engine.ask(TASK, theta, clients))
+            assert [reply.client for reply in replies] == clients
+            assert values(replies) == [theta[0] + client for client in clients]
+
+
+def test_a_slow_consumer_holds_up_the_workers(monkeypatch, tmp_path):
+    """Four slots: no more than four replies wait to be taken, so that memory has a bound."""
+    monkeypatch.setattr(shared, "SPARE_BYTES", 0)
+    with engine_of(shifted(lambda client: (tmp_path / str(client)).touch()), 2, num_clients=12) as engine:
+        replies = engine.ask(TASK, THETA, range(12))
+        for taken in range(1, 13):
+            assert next(replies).client == taken - 1
+            time.sleep(0.05)
+            assert len(list(tmp_path.iterdir())) <= taken + 4
+
+
+def test_a_reply_stays_what_it_was_when_its_slot_is_used_again(monkeypatch):
+    monkeypatch.setattr(shared, "SPARE_BYTES", 0)
+    with engine_of(shifted(), 1, num_clients=9) as engine:
+        assert values(list(engine.ask(TASK, THETA, range(9)))) == list(range(9))
+
+
+def test_vectors_that_fit_no_slot_arrive_all_the_same():
+    vectors = [np.arange(2 * NUM_WEIGHTS, dtype=np.float32), np.full((2, 3), 1 / 3), np.zeros(0, np.float32), None]
+    with engine_of(lambda task, theta, client, samples, model: Reply(client, vector=vectors[client])) as engine:
+        for reply, vector in zip(engine.ask(TASK, THETA, range(4)), vectors, strict=True):
+            assert (reply.vector is None) == (vector is None)
+            if vector is not None:
+                np.testing.assert_array_equal(reply.vector, vector)
+                assert reply.vector.dtype == vector.dtype
+
+
+def test_a_client_whose_worker_dies_is_asked_once_more(tmp_path):
+    def die_once(client):
+        if client in (1, 4) and once(tmp_path, client):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with engine_of(shifted(die_once)) as engine:
+        assert values(engine.ask(TASK, THETA, range(6))) == [0, 1, 2, 3, 4, 5]
+        assert len(engine.process_ids) == 2
+        assert {path.name for path in tmp_path.iterdir()} == {"1", "4"}
+
+
+def test_a_client_whose_worker_dies_twice_has_failed_and_no_other(tmp_path):
+    def die(client):
+        if client == 2:
+            (tmp_path / str(time.monotonic_ns())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with engine_of(shifted(die)) as engine:
+        for _ in range(2):
+            replies = list(engine.ask(TASK, THETA, [2, 0, 1, 3]))
+            assert values(replies) == [None, 0, 1, 3]
+            assert "died 2 times" in replies[0].failure
+            assert [reply.failure for reply in replies[1:]] == [None] * 3
+    assert len(list(tmp_path.iterdir())) == 4  # two rounds of two attempts
+
+
+def test_workers_killed_from_outside_are_replaced():
+    with engine_of(shifted(lambda client: time.sleep(0.05))) as engine:
+        assert values(engine.ask(TASK, THETA, range(6))) == list(range(6))
+        for pid in engine.process_ids:  # while idle
+            os.kill(pid, signal.SIGKILL)
+        replies = engine.ask(TASK, THETA, range(6))
+        first = next(replies)
+        os.kill(engine.process_ids[0], signal.SIGKILL)  # while working
+        assert values([first, *replies]) == list(range(6))
+
+
+def test_an_iterator_closed_early_leaves_a_usable_engine():
+    with engine_of(shifted(lambda client: time.sleep(30 if client else 0))) as engine:
+        replies = engine.ask(TASK, THETA, range(6))
+        assert next(replies).client == 0
+        started = time.perf_counter()
+        replies.close()
+        assert values(engine.ask(TASK, THETA, [0, 0, 0])) == [0, 0, 0]
+        assert time.perf_counter() - started < 5
+
+
+def test_one_question_at_a_time_and_none_after_the_end():
+    engine = engine_of(shifted())
+    replies = engine.ask(TASK, THETA, range(6))
+    next(replies)
+    with pytest.raises(RuntimeError, match="still being answered"):
+        next(engine.ask(TASK, THETA, range(6)))
+    engine.close()
+    engine.close()
+    assert engine.process_ids == []
+    with pytest.raises(RuntimeError, match="closed"):
+        list(replies)
+    with pytest.raises(RuntimeError, match="closed"):
+        list(engine.ask(TASK, THETA, [0]))
+
+
+def test_a_client_whose_data_cannot_be_read_fails_alone(monkeypatch):
+    federation = noise_federation()
+    federation.client_ids[3] = np.array([10**6])
+    with LocalEngine(federation, SPEC, 2, "cpu", answer=shifted()) as engine:
+        replies = list(engine.ask(TASK, THETA, range(6)))
+    assert values(replies) == [0, 1, 2, None, 4, 5]
+    assert "data cannot be read" in replies[3].failure
+
+
+def test_nothing_is_left_behind():
+    us = psutil.Process()
+    with engine_of(shifted()) as engine:  # what is imported and opened only once
+        list(engine.ask(TASK, THETA, range(6)))
+    descriptors, mappings = us.num_fds(), len(os.listdir("/dev/shm"))
+    for _ in range(3):
+        with engine_of(shifted(), 3) as engine:
+            list(engine.ask(TASK, THETA, range(6)))
+            assert len(us.children()) == 3
+    assert us.children() == []
+    assert us.num_fds() == descriptors
+    assert len(os.listdir("/dev/shm")) <= mappings
+
+
+def test_workers_start_only_when_there_is_work_for_them():
+    with engine_of(shifted(), 64) as engine:
+        assert engine.process_ids == []
+        list(engine.ask(TASK, THETA, [1, 2, 3]))
+        assert len(engine.process_ids) <= 3
