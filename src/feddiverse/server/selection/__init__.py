@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from feddiverse.errors import UserError
+from feddiverse.server import estimation
 from feddiverse.server.selection.base import Selector
 from feddiverse.server.selection.everyone import Everyone
+from feddiverse.server.selection.feddiverse import FedDiverse
 from feddiverse.server.selection.round_robin import RoundRobin
 from feddiverse.server.selection.uniform import Uniform
 
@@ -15,6 +17,7 @@ SELECTORS: dict[str, type[Selector]] = {
     "uniform": Uniform,
     "everyone": Everyone,
     "round_robin": RoundRobin,
+    "feddiverse": FedDiverse,
 }
 
 
@@ -27,8 +30,6 @@ def build(name: str, settings: Mapping[str, Any]) -> Selector:
     values = {}
     for parameter in inspect.signature(selector).parameters.values():
         if parameter.name == "estimator":
-            from feddiverse.server import estimation
-
             values["estimator"] = estimation.build(settings["estimator"], settings)
         elif parameter.name in settings:
             values[parameter.name] = settings[parameter.name]
