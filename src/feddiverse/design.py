@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.errors import UserError
-from feddiverse.federation import Counts
-from feddiverse.heterogeneity import METRICS, measure, triplet
+from feddiverse.heterogeneity import METRICS, Counts, measure, triplet
 
 Array = NDArray[np.float64]
 

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from feddiverse.errors import UserError
 
 Array = NDArray[np.float64]
+Counts = NDArray[np.int64]  # [client, class, attribute]
 
 METRICS = ("gci", "gai", "gsc", "cci", "cai", "csc")
 

@@ -1,6 +1,179 @@
 """`feddiverse measure`."""
 
+from __future__ import annotations
 
-def measure() -> None:
-    """Measure how skewed a federation is."""
-    raise NotImplementedError
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from feddiverse.errors import UserError
+
+if TYPE_CHECKING:  # nothing heavy is needed for --help
+    from rich.table import Table
+
+    from feddiverse.heterogeneity import Counts, Heterogeneity
+
+NUM_SHOWN = 50
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A federation with its metrics, and the metrics it was designed to have (if it was)."""
+
+    name: str
+    counts: Counts
+    clients: list[Any]
+    metrics: Heterogeneity
+    targets: dict[str, float]
+
+    @property
+    def distance(self) -> float:
+        """The largest difference from a target."""
+        return max((abs(getattr(self.metrics, name) - target) for name, target in self.targets.items()), default=0.0)
+
+
+def measure(
+    target: str = typer.Argument(
+        "", metavar="TARGET", help="A federation's name, split:source, or a CSV.", show_default=False
+    ),
+    all_seven: bool = typer.Option(False, "--all", help="Measure the paper's seven federations instead."),
+    client: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column that names the client [client]."),
+    label: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column with the class [label]."),
+    attribute: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column with the attribute [attribute]."),
+    count: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column that says how many samples a row is."),
+    seed: int = typer.Option(0, min=0, help="For splits made at random."),
+    json: bool = typer.Option(False, "--json", help="Print JSON for programs."),
+    plot: Path | None = typer.Option(None, metavar="FILE", help="Draw matrices and metrics (.png, .svg or .pdf)."),
+) -> None:
+    """Measure how skewed a federation is: six metrics, and each client's triplet. Needs no data."""
+    if all_seven == bool(target):
+        raise UserError(
+            "Say what to measure: a federation's name, split:source, a CSV, or --all for the paper's seven."
+        )
+    if plot is not None:
+        _check_plot(plot)
+    columns = {"client": client, "label": label, "attribute": attribute, "count": count}
+    columns = {option: name for option, name in columns.items() if name}
+    if all_seven:
+        from feddiverse.splits import PAPER
+
+        measured = [_measure(name, columns, seed) for name in PAPER]
+    else:
+        measured = [_measure(target, columns, seed)]
+    if json:
+        from json import dumps
+
+        plain = {m.name: _plain(m) for m in measured}
+        typer.echo(dumps(plain if all_seven else plain[target]))
+    else:
+        _print(measured)
+    if plot is not None:
+        from feddiverse.cli.console import err
+
+        with err.status("Drawing…"):
+            from feddiverse.report.federation_figure import draw
+
+            draw({m.name: (m.counts, m.metrics) for m in measured}, plot)
+
+
+def _measure(target: str, columns: dict[str, str], seed: int) -> Measured:
+    from feddiverse.heterogeneity import measure as six_metrics
+
+    path = Path(target)
+    if path.suffix.lower() in (".csv", ".tsv") or path.is_file():
+        from feddiverse.cli.console import err
+        from feddiverse.splits.from_csv import read
+
+        with err.status(f"Counting the rows of {path.name}…"):
+            tally = read(path, **columns)
+        return Measured(target, tally.counts, tally.clients, six_metrics(tally.counts, tally.clients), {})
+    from feddiverse.splits import split_of
+
+    if columns:
+        raise UserError(f"--{next(iter(columns))} names a column of a CSV, but '{target}' is not a file.")
+    split = split_of(target, seed)
+    return Measured(
+        target, split.counts, list(range(len(split.counts))), six_metrics(split.counts), dict(split.targets)
+    )
+
+
+def _check_plot(path: Path) -> None:
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise UserError(f"'{path}' must end in .png, .svg or .pdf to be drawn.")
+    if not path.parent.is_dir():
+        raise UserError(f"There is no folder {path.parent} to draw into.")
+
+
+def _plain(measured: Measured) -> dict[str, Any]:
+    from feddiverse.heterogeneity import METRICS
+
+    sizes, triplets = measured.metrics.sizes.astype(int).tolist(), measured.metrics.clients.tolist()
+    clients = [
+        {"client": name, "n": n, "ci": ci, "ai": ai, "sc": sc}
+        for name, n, (ci, ai, sc) in zip(measured.clients, sizes, triplets, strict=True)
+    ]
+    plain: dict[str, Any] = {name: getattr(measured.metrics, name) for name in METRICS}
+    plain["clients"] = clients
+    if measured.targets:
+        plain["design"] = {"targets": measured.targets, "distance": measured.distance}
+    return plain
+
+
+def _print(measured: list[Measured]) -> None:
+    from feddiverse.cli.console import out
+    from feddiverse.heterogeneity import METRICS
+
+    if len(measured) > 1:
+        rows = [(m.name, *_digits(m.metrics.six)) for m in measured]
+        out.print(_table(("federation", *(name.upper() for name in METRICS)), rows))
+        return
+    (m,) = measured
+    out.print(
+        f"{m.name}: {len(m.counts):,} clients, {m.counts.sum():,} samples",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    headings = ("", "class imbalance", "attribute imbalance", "spurious correlation")
+    six = _digits(m.metrics.six)
+    out.print(_table(headings, [("global", *six[:3]), ("client mean", *six[3:])]))
+    if m.targets:
+        out.print(f"Designed: every metric is within {m.distance:.4f} of its target.", highlight=False)
+    runs = _alike(m)
+    out.print(_table(("client", "samples", "CI", "AI", "SC"), runs[:NUM_SHOWN]))
+    if len(runs) > NUM_SHOWN:
+        out.print(f"… and more; --json has all {len(m.clients):,} clients.", highlight=False)
+
+
+def _alike(m: Measured) -> list[tuple[str, ...]]:
+    """A row a client; neighbours with the same counts share one: `10…23`."""
+    import numpy as np
+
+    changes = (m.counts[1:] != m.counts[:-1]).any(axis=(1, 2))
+    starts = [0, *(np.flatnonzero(changes)[:NUM_SHOWN] + 1).tolist(), len(m.clients)]
+    rows = []
+    for first, end in pairwise(starts[: NUM_SHOWN + 2]):
+        name = str(m.clients[first]) + (f"…{m.clients[end - 1]}" if end - first > 1 else "")
+        rows.append((name, f"{m.metrics.sizes[first]:,.0f}", *_digits(m.metrics.clients[first])))
+    return rows
+
+
+def _digits(values: Iterable[float]) -> tuple[str, ...]:
+    return tuple(f"{value:.3f}" for value in values)
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(headings[0], box=box.SIMPLE_HEAD)
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*map(Text, row))  # as Text, since a client may be called [red]
+    return table

@@ -11,14 +11,14 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from feddiverse import random_splits
 from feddiverse.errors import UserError
-from feddiverse.federation import Counts
-from feddiverse.paper_splits import PAPER, SPLITS, Split
+from feddiverse.heterogeneity import Counts
+from feddiverse.splits import by_rule
+from feddiverse.splits.paper import PAPER, SPLITS, Split
+
+__all__ = ["FEDERATIONS", "PAPER", "SOURCES", "SPLITS", "Split", "counts_of", "digit_class", "parse", "split_of"]
 
 SOURCES = ("digits", "cmnist", "spawrious", "waterbirds", "table")
-
-
 FEDERATIONS = {"digits-gsc": ("gsc", "digits")} | PAPER
 
 # The embedded digits: 500 of each, 140 of them kept for the test set.
@@ -32,11 +32,11 @@ def parse(name: str) -> tuple[str, str]:
     split, _, source = name.partition(":")
     kind = split.partition("(")[0]
     if not source:
-        if kind in SPLITS or kind in random_splits.KINDS:
+        if kind in SPLITS or kind in by_rule.KINDS:
             raise UserError(f"'{name}' is a split: say on which source as well, such as '{name}:digits'.")
         raise UserError(f"There is no federation '{name}'.{_nearest(name, FEDERATIONS)} See: feddiverse federations.")
-    if kind not in SPLITS and kind not in random_splits.KINDS:
-        known = (*SPLITS, *random_splits.KINDS)
+    if split not in SPLITS and kind not in by_rule.KINDS:
+        known = (*SPLITS, *by_rule.KINDS)
         raise UserError(f"There is no split '{split}'.{_nearest(kind, known)} Splits are {', '.join(known)}.")
     if source.partition(":")[0] not in SOURCES:
         raise UserError(f"There is no source '{source}'.{_nearest(source, SOURCES)} Sources are {', '.join(SOURCES)}.")
@@ -49,7 +49,7 @@ def split_of(name: str, seed: int = 0) -> Split:
     On the embedded digits, a split too large for them is scaled down (`fitted`).
     """
     text, source = parse(name)
-    split = SPLITS[text] if text in SPLITS else random_splits.make(text, seed)
+    split = SPLITS[text] if text in SPLITS else by_rule.make(text, seed)
     return replace(split, counts=fitted(split.counts)) if source == "digits" else split
 
 

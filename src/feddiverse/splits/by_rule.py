@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from feddiverse import design, heterogeneity, seeding
 from feddiverse.errors import UserError
-from feddiverse.federation import Counts
-from feddiverse.paper_splits import PAPER, SPLITS, Split
+from feddiverse.heterogeneity import Counts
+from feddiverse.splits.paper import PAPER, SPLITS, Split
 
 Rng = np.random.Generator
 

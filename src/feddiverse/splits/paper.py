@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from feddiverse.federation import Counts
+from feddiverse.heterogeneity import Counts
 
 
 @dataclass(frozen=True)
