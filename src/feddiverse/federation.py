@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from feddiverse import seeding
 from feddiverse.errors import UserError
+from feddiverse.heterogeneity import Counts
 
-Counts = NDArray[np.int64]  # [client, class, attribute]
 Ids = NDArray[np.int64]
 
 

@@ -13,8 +13,16 @@ __all__ = ["load_federation", "missing", "open_source"]
 def load_federation(name: str, seed: int, *, image_size: int | None = None, data_dir: Path | None = None) -> Federation:
     """The federation of this name: a named one, `split:source`, or `table:PATH.csv` with clients of its own.
 
-    `image_size` is the side of photos in pixels (None: 224); `data_dir` holds a photo set that is not in the cache.
+    `image_size` is the side of photos in pixels (None: 224); `data_dir` holds data that is not in the cache.
+
+    >>> federation = load_federation("digits-gsc", seed=0)
+    >>> federation.client(0).images.shape
+    (140, 3, 28, 28)
     """
+    if name.startswith("table:"):
+        from feddiverse.data.table import load_table
+
+        return load_table(_table_path(name), seed, image_size)
     split = split_of(name, seed)
     num_classes, num_attributes = split.counts.shape[1:]
     source = open_source(parse(name)[1], num_classes, num_attributes, seed, image_size=image_size, data_dir=data_dir)
@@ -39,5 +47,24 @@ def open_source(
         case "cmnist":
             from feddiverse.data.cmnist import open_cmnist
 
-            return open_cmnist(num_classes, num_attributes, seed)
-    raise UserError(f"There is no source '{name}'.")
+            return open_cmnist(num_classes, num_attributes, seed, data_dir)
+        case "waterbirds":
+            from feddiverse.data.waterbirds import open_waterbirds
+
+            return open_waterbirds(num_classes, num_attributes, image_size, data_dir)
+        case "spawrious":
+            from feddiverse.data.spawrious import open_spawrious
+
+            return open_spawrious(num_classes, num_attributes, seed, image_size, data_dir)
+        case "table":
+            from feddiverse.data.table import open_table
+
+            return open_table(_table_path(name), num_classes, num_attributes, seed, image_size)
+    raise UserError(f"There is no source '{name}': choose digits, cmnist, spawrious, waterbirds or table:PATH.csv.")
+
+
+def _table_path(name: str) -> Path:
+    path = name.partition(":")[2]
+    if not path:
+        raise UserError("The source 'table' needs the path of a CSV, such as 'table:pictures.csv'.")
+    return Path(path).expanduser()

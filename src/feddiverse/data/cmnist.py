@@ -12,10 +12,10 @@ from feddiverse.data.mapped import MappedPixels
 from feddiverse.federation import Ids
 
 
-def open_cmnist(num_classes: int, num_attributes: int, seed: int) -> ColouredDigits:
+def open_cmnist(num_classes: int, num_attributes: int, seed: int, data_dir: Path | None = None) -> ColouredDigits:
     """The source for splits with so many classes and attributes; test colours are drawn by seed, evenly per class."""
     check_groups("cmnist", num_classes, num_attributes)
-    folder = sources.path_of("mnist")
+    folder = sources.path_of("mnist", data_dir)
     train, test = (_pool(folder, part, size) for part, size in (("train", 60_000), ("t10k", 10_000)))
     colours = _even_colours(classes_of(test.digits, num_classes), num_attributes, seed)
     pinned = " ".join(file.sha256 for file in sources.MNIST)

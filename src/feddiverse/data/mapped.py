@@ -15,6 +15,12 @@ class MappedPixels:
         self.path, self.shape, self.offset = path, shape, offset
         self._array: NDArray[np.uint8] | None = None
 
+    @classmethod
+    def of_npy(cls, path: Path) -> "MappedPixels":
+        """The array of an `.npy` file."""
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return cls(path, array.shape, array.offset)
+
     def __getitem__(self, rows: Ids) -> NDArray[np.uint8]:
         if self._array is None:
             self._array = np.memmap(self.path, np.uint8, "r", self.offset, self.shape)

@@ -42,25 +42,45 @@ WHEEL_WEIGHTS = File(
 NAMES = ("mnist", "mobilenet", "waterbirds", "spawrious")
 
 
-def path_of(name: str) -> Path:
+# Names a thing's folder may have inside a folder that the user points at. In the cache it is the first of them.
+_FOLDERS = {
+    "mnist": ("mnist", "MNIST/raw"),
+    "mobilenet": ("mobilenet",),
+    "waterbirds": ("waterbirds", "waterbirds_v1.0", "waterbird_complete95_forest2water2"),
+    "spawrious": ("spawrious", "spawrious224"),
+}
+
+
+def path_of(name: str, data_dir: Path | None = None) -> Path:
     """Where a fetched thing lies: a folder, for `mobilenet` a file. Not there: `UserError` saying how to get it."""
-    if path := find(name):
+    if path := find(name, data_dir):
         return path
+    if data_dir is not None:
+        raise UserError(f"The data folder {data_dir} holds no {name}: see docs/data.md for the layout it must have.")
     raise UserError(f"{name} is not in the cache {cache.home()}: run 'feddiverse fetch {name}'.")
 
 
-def find(name: str) -> Path | None:
-    """As `path_of`, or None. Looks at sizes only: contents were checked when they came in."""
-    folder = cache.home() / name
+def find(name: str, data_dir: Path | None = None) -> Path | None:
+    """As `path_of`, or None. Looks at names and sizes only: contents were checked when they came in."""
+    base = cache.home() if data_dir is None else data_dir
+    folders = [base / folder for folder in _FOLDERS[name]] + ([] if data_dir is None else [base])
+    return next((path for folder in folders if (path := _thing_in(name, folder))), None)
+
+
+def _thing_in(name: str, folder: Path) -> Path | None:
     match name:
         case "mnist":
-            whole = all((p := folder / f.name).is_file() and p.stat().st_size == f.size for f in MNIST)
-            return folder if whole else None
+            is_here = all((path := folder / file.name).is_file() and path.stat().st_size == file.size for file in MNIST)
         case "mobilenet":
-            paths = [folder / f.name for f in (TORCHVISION_WEIGHTS, WHEEL_WEIGHTS)]
+            paths = [folder / file.name for file in (TORCHVISION_WEIGHTS, WHEEL_WEIGHTS)]
             return next((path for path in paths if path.is_file()), None)
+        case "waterbirds":
+            is_here = (folder / "metadata.csv").is_file()
         case _:
-            return folder if folder.is_dir() else None
+            is_here = (folder / "0").is_dir()
+            if not is_here and (folder / "spawrious224").is_dir():
+                return _thing_in(name, folder / "spawrious224")
+    return folder if is_here else None
 
 
 def missing(source: str) -> str | None:

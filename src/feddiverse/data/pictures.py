@@ -1,0 +1,105 @@
+"""Picture files decoded once into a memory-mapped uint8 array in the cache, known by their content and size.
+
+Hashing gigabytes at every start would cost more than it gives: a folder whose names, sizes and times of change are
+as before is taken to be as before; anything else is hashed anew, and decoded anew only if its content is new.
+"""
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse.data import cache
+from feddiverse.data.mapped import MappedPixels
+from feddiverse.errors import UserError
+
+T = TypeVar("T")
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
+
+
+def decoded(root: Path, files: Sequence[str], size: int) -> tuple[MappedPixels, str]:
+    """The pictures `files` below `root` as [n, 3, size, size], and the SHA-256 of their content."""
+    if not 8 <= size <= 4096:
+        raise UserError(f"Pictures of {size} pixels a side cannot be used: choose an image size from 8 to 4096.")
+    folder = cache.home() / "pictures"
+    remembered = folder / f"{_looks(root, files)}.sha256"
+    content = _read_text(remembered) or _content(root, files)
+    target = folder / f"{content[:32]}-{size}.npy"
+    if not target.is_file():
+        _decode(root, files, size, target)
+    if not remembered.is_file():
+        with cache.partial() as scratch:
+            (scratch / "content").write_text(content)
+            os.replace(scratch / "content", remembered)
+    return MappedPixels.of_npy(target), content
+
+
+def decode(path: Path, size: int) -> NDArray[np.uint8]:
+    """One picture as [3, size, size]: the largest square in its middle, scaled."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(path.read_bytes())) as picture:
+            square = ImageOps.fit(picture.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
+        return np.asarray(square, np.uint8).transpose(2, 0, 1)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} cannot be read as a picture ({type(error).__name__}).") from error
+
+
+def _decode(root: Path, files: Sequence[str], size: int, target: Path) -> None:
+    with cache.partial() as scratch, (scratch / "pictures.npy").open("wb") as out:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), 3, size, size)}
+        np.lib.format.write_array_header_1_0(out, header)
+        for picture in _each(files, "Decoding pictures", lambda name: decode(root / name, size)):
+            out.write(picture.tobytes())  # written in order: a full disk is an error here, not a crash in the map
+        out.flush()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(scratch / "pictures.npy", target)
+
+
+def _content(root: Path, files: Sequence[str]) -> str:
+    """SHA-256 over the SHA-256 of each file, in order."""
+    digest = hashlib.sha256()
+    for part in _each(files, "Checking pictures", lambda name: hashlib.sha256((root / name).read_bytes()).digest()):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _looks(root: Path, files: Sequence[str]) -> str:
+    """What tells at a glance that nothing changed: names, sizes, times of change."""
+    digest = hashlib.sha256(str(root.resolve()).encode())
+    for name in files:
+        try:
+            status = (root / name).stat()
+        except OSError as error:
+            raise UserError(f"The picture {root / name} is missing.") from error
+        digest.update(f"\n{name} {status.st_size} {status.st_mtime_ns}".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:32]
+
+
+def _each(files: Sequence[str], what: str, work: Callable[[str], T]) -> Iterator[T]:
+    """`work` of every file in order, on all cores (decoding and hashing release Python's lock), with a bar."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        batches = (files[i : i + 512] for i in range(0, len(files), 512))  # so that few results wait at a time
+        results = (result for batch in batches for result in pool.map(work, batch))
+        yield from track(
+            results, what, total=len(files), console=console, transient=True, disable=not console.is_terminal
+        )
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except OSError:
+        return None

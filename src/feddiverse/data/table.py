@@ -1,0 +1,110 @@
+"""The user's own pictures, listed in a CSV: image, class, attribute, and perhaps client and split.
+
+With a client column the federation is the table's own; without one, any split deals the pictures to clients.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from feddiverse.data.photos import Listing, PhotoSource, check_groups, hold_out
+from feddiverse.errors import UserError
+from feddiverse.federation import Federation, Ids
+
+NUM_SELECTED = 9  # the paper's; fewer where there are fewer clients
+_REQUIRED = ("image", "class", "attribute")
+_UNUSED = ("val", "validation")
+
+
+@dataclass(frozen=True)
+class Table:
+    """The used rows of a table, and the client of each if it names clients."""
+
+    class_names: tuple[str, ...]
+    attribute_names: tuple[str, ...]
+    listing: Listing
+    clients: list[str] | None
+
+
+def open_table(
+    path: Path, num_classes: int, num_attributes: int, seed: int, image_size: int | None = None
+) -> PhotoSource:
+    """A table as a source for any split with its number of classes and attributes."""
+    table = read_table(path, seed)
+    has = (len(table.class_names), len(table.attribute_names))
+    check_groups(f"table:{path}", has, (num_classes, num_attributes))
+    return PhotoSource(f"table:{path}", table.class_names, table.attribute_names, table.listing, image_size)
+
+
+def load_table(path: Path, seed: int, image_size: int | None = None) -> Federation:
+    """The federation that a table with a client column is. Clients are numbered in the order of their names."""
+    table = read_table(path, seed)
+    if table.clients is None:
+        raise UserError(f"{path} has no column 'client': deal it to clients by a split, such as 'gsc:table:{path}'.")
+    is_train = ~table.listing.is_test
+    names, client = _encode([table.clients[row] for row in np.flatnonzero(is_train)])
+    y, a = table.listing.y[is_train], table.listing.a[is_train]
+    counts = np.zeros((len(names), len(table.class_names), len(table.attribute_names)), np.int64)
+    np.add.at(counts, (client, y, a), 1)
+    ids = np.split(np.lexsort((a, y, client)), np.cumsum(counts.sum(axis=(1, 2)))[:-1])
+    source = PhotoSource(f"table:{path}", table.class_names, table.attribute_names, table.listing, image_size)
+    return Federation(
+        f"table:{path}",
+        source,
+        counts,
+        min(NUM_SELECTED, len(names)),
+        ids,
+        [a[part] for part in ids],
+        np.arange(len(source.test_y)),
+    )
+
+
+def read_table(path: Path, seed: int) -> Table:
+    """Read and check the CSV. Picture paths are relative to it; no split column: a tenth of each group is held out."""
+    rows: list[dict[str, str]] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream, strict=True, restval="")
+            columns = [column.strip() for column in reader.fieldnames or ()]
+            reader.fieldnames = columns
+            if absent := [column for column in _REQUIRED if column not in columns]:
+                raise UserError(f"{path} has no column '{absent[0]}': it needs {', '.join(_REQUIRED)}.")
+            for row in reader:
+                _check(path, reader.line_num, row)
+                if row.get("split") not in _UNUSED:
+                    rows.append(row)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as a CSV table ({error}).") from error
+    if not rows:
+        raise UserError(f"{path} holds no pictures: it needs a row for each.")
+    class_names, y = _encode([row["class"] for row in rows])
+    attribute_names, a = _encode([row["attribute"] for row in rows])
+    is_test = np.array([row["split"] == "test" for row in rows]) if "split" in columns else hold_out(y, a, seed)
+    if is_test.all() or not is_test.any():
+        raise UserError(f"{path} must list pictures to train on and to test on: fill the column 'split' with both.")
+    listing = Listing(path.parent, [row["image"] for row in rows], y, a, is_test)
+    return Table(
+        class_names, attribute_names, listing, [row["client"] for row in rows] if "client" in columns else None
+    )
+
+
+def _check(path: Path, line: int, row: dict[str, str]) -> None:
+    if None in row:
+        raise UserError(f"{path}, line {line}, has more values than the table has columns.")
+    part = row.get("split", "train")
+    if part not in ("train", "test", *_UNUSED):
+        raise UserError(f"{path}, line {line}: split is '{part}', but must be train, test or val.")
+    needed = [*_REQUIRED, *(["client"] if "client" in row and part == "train" else [])]
+    if empty := [column for column in needed if not row[column].strip()]:
+        raise UserError(f"{path}, line {line}: {empty[0]} is empty.")
+
+
+def _encode(values: Sequence[str]) -> tuple[tuple[str, ...], Ids]:
+    """The distinct values in order (as numbers if all are), and the place of each value among them."""
+    numeric = all(value.isdecimal() for value in values)
+    names = sorted(set(values), key=lambda value: (int(value), value) if numeric else (0, value))
+    place = {name: i for i, name in enumerate(names)}
+    return tuple(names), np.array([place[value] for value in values], np.int64)

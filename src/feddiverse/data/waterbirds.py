@@ -1,0 +1,52 @@
+"""Waterbirds in its official layout: `metadata.csv` beside the picture folders; original train and test split."""
+
+import csv
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from feddiverse.data import sources
+from feddiverse.data.photos import Listing, PhotoSource, check_groups
+from feddiverse.errors import UserError
+
+CLASSES = ("landbird", "waterbird")
+ATTRIBUTES = ("land", "water")
+_TRAIN, _TEST = 0, 2  # 1 is the validation part, which a federation has no use for
+_COLUMNS = {"y": range(2), "place": range(2), "split": range(3)}
+
+
+def open_waterbirds(
+    num_classes: int, num_attributes: int, image_size: int | None = None, data_dir: Path | None = None
+) -> PhotoSource:
+    check_groups("waterbirds", (len(CLASSES), len(ATTRIBUTES)), (num_classes, num_attributes))
+    return PhotoSource(
+        "waterbirds", CLASSES, ATTRIBUTES, list_waterbirds(sources.path_of("waterbirds", data_dir)), image_size
+    )
+
+
+def list_waterbirds(root: Path) -> Listing:
+    """The train and test pictures that `metadata.csv` names, in its order."""
+    table = root / "metadata.csv"
+    files, numbers = [], []
+    try:
+        with table.open(newline="", encoding="utf-8") as stream:
+            for row in csv.DictReader(stream, strict=True):
+                files.append(str(row["img_filename"]))
+                numbers.append([_number(row, column) for column in _COLUMNS])
+                if PurePosixPath(files[-1]).is_absolute() or ".." in PurePosixPath(files[-1]).parts:
+                    raise ValueError(f"the picture {files[-1]} lies outside the folder")
+    except (OSError, KeyError, ValueError, csv.Error) as error:
+        what = f"column {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"{table} cannot be read as Waterbirds' metadata at row {len(files) + 1}: {what}.") from error
+    if not files:
+        raise UserError(f"{table} is empty: it must name the pictures of Waterbirds.")
+    y, a, split = np.array(numbers, np.int64).T
+    used = np.flatnonzero((split == _TRAIN) | (split == _TEST))
+    return Listing(root, [files[i] for i in used], y[used], a[used], split[used] == _TEST)
+
+
+def _number(row: dict[str, str], column: str) -> int:
+    text = row[column]
+    if text is None or not text.isdecimal() or int(text) not in _COLUMNS[column]:
+        raise ValueError(f"{column} is {text!r}")
+    return int(text)
