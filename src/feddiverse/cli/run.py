@@ -68,7 +68,7 @@ def run(
 def _settings(
     given: dict[str, Any], file: Path | None, assignments: list[str], out: Path | None, resume: Path | None
 ) -> "tuple[Config, Path]":
-    """The config and its directory. Later wins: file, options, `--set`; what comes with `--resume` must agree with it."""
+    """The config and its directory. Later wins: file, options, `--set`; with `--resume` all must agree with the run."""
     from feddiverse.experiment.config import differences, from_mapping, parse_assignments, read_toml
     from feddiverse.experiment.run_directory import read_config, run_name
 

@@ -55,6 +55,8 @@ def execute(
     A finished run is not run again, an unfinished one goes on where its checkpoint is; `resume` insists that there is
     one. `workers`, `device` and `engine` ("local", "flower", or how to open an engine) do not change the result.
     """
+    if engine == "flower":
+        return _flower()(config, out, workers=workers, device=device, on_round=on_round, resume=resume)
     if resume:
         read_config(out)  # says so if there is no run
     with RunDirectory(out, config) as directory:
@@ -68,6 +70,16 @@ def execute(
                     directory.abandon()
                 raise
     return {**result, "run_dir": str(out)}
+
+
+def _flower() -> Callable[..., dict[str, Any]]:
+    """Flower's own way to execute a run: its server app calls `execute` with an engine of its own."""
+    try:
+        from feddiverse.engine import flower
+    except ImportError as error:
+        raise UserError(f"The engine 'flower' needs Flower ({error}): pip install 'feddiverse[flower]'.") from error
+    execute: Callable[..., dict[str, Any]] = flower.execute
+    return execute
 
 
 def _opener(engine: str | OpenEngine, workers: int, device: str) -> OpenEngine:
@@ -230,10 +242,10 @@ def as_record(done: Round) -> dict[str, Any]:
 def triplets(selector: Selector, federation: Federation) -> dict[str, Any]:
     """What the selector found out about its clients; beside it, for evaluation only, the truth and how near it is."""
     found = selector.findings()
-    if "triplets" not in found:
+    if not found.get("triplets"):
         return {}
     from feddiverse.server.quality import compare
 
     estimated = {int(k): triplet for k, triplet in found["triplets"].items()}
-    quality = compare(estimated, federation.counts)
-    return {**found, "evaluation_only": {**quality, "attribute_accuracy": found.get("attribute_accuracy")}}
+    confusion = getattr(getattr(selector, "estimator", None), "confusion", None)
+    return {**found, "evaluation_only": compare(estimated, federation.counts, confusion)}

@@ -1,0 +1,196 @@
+"""The loop over a fake engine: who is asked, what is left out, what is counted."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from feddiverse.errors import RunError
+from feddiverse.messages import LabelCounts, Loss, Reply, Task, Train, Vector
+from feddiverse.server.aggregation import Aggregator, FedAvgM
+from feddiverse.server.rounds import Plan, Round, rounds
+from feddiverse.server.selection.base import Selector
+
+SIZE = 4
+CLIENTS = {7: 10, 3: 30, 5: 20, 1: 30}
+
+
+@dataclass
+class FakeEngine:
+    """Clients that add their id to θ; `answers` replaces a client's reply."""
+
+    clients: Mapping[int, int] = field(default_factory=lambda: dict(CLIENTS))
+    answers: dict[int, Reply] = field(default_factory=dict)
+    asked: list[tuple[Task, list[int]]] = field(default_factory=list)
+
+    def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
+        self.asked.append((task, list(clients)))
+        for k in clients:
+            usual = Reply(k, self.clients[k], theta + np.float32(k), {"loss": float(k), "steps": 2.0}, seconds=0.5)
+            yield self.answers.get(k, usual)
+
+    def close(self) -> None: ...
+
+
+class Fixed(Selector):
+    """Chooses the same clients always and remembers what it is shown."""
+
+    def __init__(self, chosen: list[int], pretraining_rounds: int = 0, question: Task | None = None):
+        self.chosen, self.pretraining_rounds, self.question = chosen, pretraining_rounds, question
+        self.seen: list[tuple[int, Vector, list[Reply]]] = []
+
+    def choose(self, round, k, clients, ask, rng) -> list[int]:
+        if self.question:
+            list(ask(self.question, sorted(clients)))
+        return self.chosen
+
+    def observe(self, round, theta, replies) -> None:
+        self.seen.append((round, theta, list(replies)))
+
+
+class Keeping(Fixed):
+    wants_updates = True
+
+
+def run(
+    engine: FakeEngine, selector: Selector, total: int = 3, aggregator: Aggregator | None = None, **kw
+) -> list[Round]:
+    plan = Plan(Train(seed=1, round=0, prox_mu=0.5), total, 2, kw.pop("evaluate_every", 2))
+    table = np.array([[[5, 9], [8, 10]], [[10, 10], [10, 10]]])
+    theta = kw.pop("theta", np.zeros(SIZE, np.float32))
+    return list(rounds(engine, selector, aggregator or Aggregator(), lambda theta: table, plan, theta, **kw))
+
+
+def test_each_round_asks_the_chosen_largest_first_and_moves_theta() -> None:
+    engine = FakeEngine()
+    done = run(engine, Fixed([7, 5, 1, 3]))
+    assert [record.round for record in done] == [1, 2, 3]
+    assert all(order == [1, 3, 5, 7] for _, order in engine.asked)  # 30 30 20 10 samples, ties by id
+    assert [task.round for task, _ in engine.asked] == [1, 2, 3]
+    assert done[0].selected == [7, 5, 1, 3]
+    np.testing.assert_allclose(done[-1].theta, 3 * 4.0)  # three times the mean id
+    assert done[0].train_loss == 4.0
+
+
+def test_evaluates_every_n_rounds_and_at_the_end() -> None:
+    done = run(FakeEngine(), Fixed([1]), total=5)
+    assert [record.test is not None for record in done] == [False, True, False, True, True]
+    assert done[-1].test.worst_group_accuracy == 0.5
+
+
+def test_pretraining_is_plain_fedavg_with_everyone_and_counts_as_rounds() -> None:
+    engine, selector, momentum = FakeEngine(), Fixed([1], pretraining_rounds=2), FedAvgM(server_lr=1.0)
+    done = run(engine, selector, total=3, aggregator=momentum)
+    assert [record.phase for record in done] == ["pretraining", "pretraining", "selected"]
+    assert [sorted(order) for _, order in engine.asked] == [[1, 3, 5, 7], [1, 3, 5, 7], [1]]
+    assert [task.prox_mu for task, _ in engine.asked] == [0.0, 0.0, 0.5]
+    np.testing.assert_allclose(done[1].theta, 8.0)  # equal weights, no momentum
+    np.testing.assert_allclose(done[2].theta, 9.0)  # momentum starts empty after it
+    assert [number for number, _, _ in selector.seen] == [3]
+
+
+def test_pretraining_may_be_all_there_is() -> None:
+    assert [record.phase for record in run(FakeEngine(), Fixed([1], pretraining_rounds=5), total=2)] == [
+        "pretraining"
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (Reply(5, failure="the loss is NaN."), "client 5 is left out: the loss is NaN."),
+        (Reply(5, 1, np.zeros(3, np.float32)), "client 5 is left out: it sent 3 weights where the model has 4."),
+        (Reply(5, 1, None), "client 5 is left out: it sent 0 weights where the model has 4."),
+        (Reply(5, 1, np.array([0, np.nan, 0, 0], np.float32)), "client 5 is left out: its weights are not all finite."),
+        (Reply(5, 1, np.array([0, np.inf, 0, 0], np.float32)), "client 5 is left out: its weights are not all finite."),
+    ],
+)
+def test_unusable_replies_are_left_out_with_a_warning(bad: Reply, reason: str) -> None:
+    selector = Fixed([1, 5, 3])
+    record = run(FakeEngine(answers={5: bad}), selector, total=1)[0]
+    np.testing.assert_allclose(record.theta, 2.0)
+    assert record.failed == [5]
+    assert record.warnings == [f"Round 1: {reason}"]
+    assert [r.client for r in selector.seen[0][2]] == [1, 3]
+
+
+def test_a_round_without_usable_replies_leaves_theta_and_three_end_the_run() -> None:
+    engine = FakeEngine(answers={k: Reply(k, failure="gone") for k in CLIENTS})
+    plan = Plan(Train(1, 0), 9, 1, 5)
+    loop = rounds(engine, Fixed([3]), FedAvgM(), lambda theta: np.ones((2, 1, 1)), plan, np.ones(SIZE, np.float32))
+    seen = [next(loop), next(loop), next(loop)]
+    with pytest.raises(RunError, match=r"3 rounds in a row.*client 3"):
+        next(loop)
+    np.testing.assert_array_equal(seen[-1].theta, 1.0)
+    assert "the model stays as it was" in seen[0].warnings[-1]
+    assert [record.lost_in_a_row for record in seen] == [1, 2, 3]
+    assert seen[0].train_loss is None
+
+
+def test_one_good_round_forgives_the_lost_ones() -> None:
+    engine = FakeEngine(answers={3: Reply(3, failure="gone")})
+
+    class Alternating(Fixed):
+        def choose(self, round, k, clients, ask, rng) -> list[int]:
+            return [1] if round == 3 else [3]
+
+    done = run(engine, Alternating([]), total=5)
+    assert [record.lost_in_a_row for record in done] == [1, 2, 0, 1, 2]
+
+
+def test_goes_on_where_it_was_with_the_same_bits() -> None:
+    class Random(Fixed):
+        def choose(self, round, k, clients, ask, rng) -> list[int]:
+            return rng.choice(sorted(clients), k, replace=False).tolist()
+
+    whole_aggregator = FedAvgM()
+    whole = run(FakeEngine(), Random([]), total=6, aggregator=whole_aggregator)
+    first = FedAvgM()
+    half = run(FakeEngine(), Random([]), total=3, aggregator=first)
+    second = FedAvgM()
+    second.restore(first.state())
+    rest = run(FakeEngine(), Random([]), total=6, aggregator=second, theta=half[-1].theta, done=3)
+    np.testing.assert_array_equal(rest[-1].theta, whole[-1].theta)
+    assert [r.selected for r in half + rest] == [r.selected for r in whole]
+    assert len({tuple(r.selected) for r in whole}) > 1
+
+
+@pytest.mark.parametrize("choice", [[1, 1], [99]])
+def test_a_selector_that_repeats_or_invents_clients_is_refused(choice: list[int]) -> None:
+    with pytest.raises(RunError, match="not different clients"):
+        run(FakeEngine(), Fixed(choice))
+
+
+def test_vectors_are_kept_only_for_selectors_that_want_them() -> None:
+    for selector, kept in ((Fixed([1]), False), (Keeping([1]), True)):
+        run(FakeEngine(), selector, total=2)
+        _, theta, replies = selector.seen[1]
+        assert (replies[0].vector is not None) is kept
+        np.testing.assert_allclose(theta, 1.0)  # what clients trained from, not what came of it
+
+
+def test_traffic_is_counted_by_kind_of_question() -> None:
+    engine = FakeEngine(answers={5: Reply(5, failure="gone")})
+    loss = Loss(seed=1, round=1)
+    record = run(engine, Fixed([1, 5], question=loss), total=1)[0]
+    train = engine.asked[1][0]
+    assert record.traffic["loss"] == {
+        "messages": 4,
+        "bytes_down": 4 * (SIZE * 4 + loss.num_bytes),
+        "bytes_up": 3 * (SIZE * 4 + 16),  # the fake sends a vector whatever it is asked
+        "client_seconds": 1.5,
+    }
+    assert record.traffic["train"] == {
+        "messages": 2,
+        "bytes_down": 2 * (SIZE * 4 + train.num_bytes),
+        "bytes_up": SIZE * 4 + 16,
+        "client_seconds": 0.5,
+    }
+
+
+def test_questions_about_the_data_alone_do_not_carry_the_model() -> None:
+    question = LabelCounts(seed=1, round=1)
+    record = run(FakeEngine(), Fixed([1], question=question), total=1)[0]
+    assert record.traffic["label_counts"]["bytes_down"] == 4 * question.num_bytes
+    assert set(run(FakeEngine(), Fixed([1]), total=2)[1].traffic) == {"train"}  # each round counts its own
