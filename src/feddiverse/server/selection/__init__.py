@@ -9,15 +9,29 @@ from feddiverse.errors import UserError
 from feddiverse.server import estimation
 from feddiverse.server.selection.base import Selector
 from feddiverse.server.selection.everyone import Everyone
+from feddiverse.server.selection.fed_cbs import FedCBS
 from feddiverse.server.selection.feddiverse import FedDiverse
+from feddiverse.server.selection.fedpns import FedPNS
+from feddiverse.server.selection.group_balance import GroupBalance
+from feddiverse.server.selection.hcsfed import HCSFed
+from feddiverse.server.selection.label_entropy import LabelEntropy
+from feddiverse.server.selection.oort import Oort
+from feddiverse.server.selection.pow_d import PowD
 from feddiverse.server.selection.round_robin import RoundRobin
 from feddiverse.server.selection.uniform import Uniform
 
 SELECTORS: dict[str, type[Selector]] = {
-    "uniform": Uniform,
-    "everyone": Everyone,
-    "round_robin": RoundRobin,
     "feddiverse": FedDiverse,
+    "uniform": Uniform,
+    "round_robin": RoundRobin,
+    "everyone": Everyone,
+    "pow_d": PowD,
+    "fedpns": FedPNS,
+    "hcsfed": HCSFed,
+    "group_balance": GroupBalance,
+    "fed_cbs": FedCBS,
+    "oort": Oort,
+    "label_entropy": LabelEntropy,
 }
 
 
