@@ -42,9 +42,10 @@ def _module(spec: ModelSpec) -> nn.Module:
 
         return cnn.build(spec.num_classes)
     if spec.name == "mobilenet":
-        from feddiverse.models import mobilenet
+        from feddiverse.models.mobilenet import MobileNetV2
+        from feddiverse.models.trunk import FastMobileNetV2
 
-        return mobilenet.build(spec.num_classes)
+        return FastMobileNetV2(spec.num_classes) if spec.fast else MobileNetV2(spec.num_classes)
     from feddiverse.models import custom
 
     return custom.build(spec.name, spec.num_classes, spec.shape)

@@ -8,6 +8,7 @@ import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -37,7 +38,7 @@ def read(path: Path) -> list[Named]:
         raise UserError(f"There is no checkpoint {path}: give the path of a .pt, .pth or .safetensors file.")
     try:
         if path.suffix == ".safetensors":
-            state = load_file(path)  # sorted by name: the network's order is lost
+            state: Any = load_file(path)  # sorted by name: the network's order is lost
             names = sorted(state, key=_position)
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
@@ -71,9 +72,7 @@ def fold(
 def _load_mobilenet(module: MobileNetV2, tensors: list[Named], path: Path) -> None:
     cursor = _Cursor(tensors, path)
     for unit in (m for m in module.modules() if isinstance(m, ConvNorm)):
-        conv, norm = unit[0], unit[1]
-        assert isinstance(conv, nn.Conv2d)
-        assert isinstance(norm, nn.GroupNorm)
+        conv, norm = unit.conv, unit.norm
         channels = norm.weight.shape
         conv.weight.copy_(cursor.take(conv.weight.shape))
         gamma, beta = cursor.take(channels), cursor.take(channels)

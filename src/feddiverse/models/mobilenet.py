@@ -4,6 +4,8 @@ Parameters come in the order of torchvision's `features.*` and timm's `mobilenet
 can be matched by order and shape (`checkpoint.py`).
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +34,18 @@ class ConvNorm(nn.Sequential):
         conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
         norm = nn.GroupNorm(GROUPS, outputs, eps=EPS)
         super().__init__(conv, norm, *([nn.ReLU6(inplace=True)] if act else []))
+
+    @property
+    def conv(self) -> nn.Conv2d:
+        return cast(nn.Conv2d, self[0])
+
+    @property
+    def norm(self) -> nn.GroupNorm:
+        return cast(nn.GroupNorm, self[1])
+
+    @property
+    def act(self) -> bool:
+        return len(self) == 3
 
 
 class InvertedResidual(nn.Module):
@@ -86,6 +100,7 @@ class MobileNetV2(nn.Module):
         self.last = ConvNorm(inputs, LAST, 1)
         self.dropout = nn.Dropout(DROPOUT)
         self.head = nn.Linear(LAST, num_classes)
+        initialise(self)
 
     def features(self, x: Tensor) -> Tensor:
         """[n, 3, height, width] → [n, 1280]."""
@@ -97,12 +112,10 @@ class MobileNetV2(nn.Module):
         return logits
 
 
-def build(num_classes: int) -> MobileNetV2:
-    """The network with fresh weights, drawn as torchvision draws them, from torch's current random state."""
-    model = MobileNetV2(num_classes)
+def initialise(model: MobileNetV2) -> None:
+    """Fresh weights, drawn as torchvision draws them, from torch's current random state."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")
     nn.init.normal_(model.head.weight, 0.0, 0.01)
     nn.init.zeros_(model.head.bias)
-    return model
