@@ -15,8 +15,8 @@ from typing import IO, Protocol
 
 from feddiverse.errors import UserError
 
-Report = Callable[[int], None]
-"""Called with the number of bytes just done, for a progress bar."""
+Report = Callable[[str, int, int | None], None]
+"""`report(what, done, total)`: what is being done, bytes done so far, bytes in all if known."""
 
 
 class Readable(Protocol):
@@ -24,6 +24,7 @@ class Readable(Protocol):
 
 
 _CHUNK = 1 << 20
+_LARGEST_RATIO = 50  # pictures hardly shrink, idx files fivefold; beyond this it is a bomb
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, NotImplementedError)
 
 
@@ -40,17 +41,14 @@ def extract_named(archive: Path, folder: Path, sizes: dict[str, int]) -> None:
                 copy(stream, folder / name.name, wanted)
 
 
-def extract_all(
-    archive: Path, folder: Path, *, suffixes: Collection[str], limit_bytes: int, report: Report = lambda _: None
-) -> None:
+def extract_all(archive: Path, folder: Path, *, suffixes: Collection[str], limit_bytes: int, report: Report) -> None:
     """Take every file with one of these suffixes, keeping its path below `folder`, `limit_bytes` at most in all."""
-    left = limit_bytes
+    done = 0
     with _reading(archive):
         for name, stream in _members(archive):
             if name.suffix.lower() in suffixes:
-                done = copy(stream, folder.joinpath(*name.parts), left)
-                left -= done
-                report(done)
+                done += copy(stream, folder.joinpath(*name.parts), limit_bytes - done)
+                report(f"Unpacking {archive.name}", done, None)
 
 
 def gunzip(packed: Path, target: Path, limit_bytes: int) -> None:
@@ -90,6 +88,7 @@ class _reading:
 
 def _members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
     """Plain files with their safe relative names; anything else but folders is refused."""
+    total = 0
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
@@ -97,6 +96,7 @@ def _members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
                     continue
                 kind = stat.S_IFMT(info.external_attr >> 16)
                 name = _safe(archive, info.filename, kind in (0, stat.S_IFREG) and not info.flag_bits & 1)
+                total = _add(archive, total, info.file_size)
                 with packed.open(info) as stream:
                     yield name, stream
         return
@@ -105,6 +105,7 @@ def _members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
             if member.isdir():
                 continue
             name = _safe(archive, member.name, member.isreg())
+            total = _add(archive, total, member.size)
             content = packed_tar.extractfile(member)
             assert content is not None  # it is a regular file
             with content:
@@ -117,3 +118,11 @@ def _safe(archive: Path, name: str, is_plain: bool) -> PurePosixPath:
     if not (is_plain and inside and not path.is_absolute() and ".." not in path.parts):
         raise UserError(f"The archive {archive.name} was refused: it holds {name!r}, which is no plain file inside it.")
     return path
+
+
+def _add(archive: Path, total: int, size: int) -> int:
+    if total + size > _LARGEST_RATIO * archive.stat().st_size + _CHUNK:
+        raise UserError(
+            f"The archive {archive.name} was refused: it swells to more than {_LARGEST_RATIO} times its size."
+        )
+    return total + size

@@ -1,7 +1,9 @@
 """The cache folder, and how anything gets into it: whole or not at all."""
 
+import contextlib
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from feddiverse.errors import UserError
 
 _PARTIAL = "partial-"
 _ABANDONED_S = 24 * 3600.0
@@ -26,29 +30,54 @@ def home() -> Path:
 
 
 @contextmanager
-def partial(near: Path | None = None) -> Iterator[Path]:
+def partial() -> Iterator[Path]:
     """A fresh folder on the cache's own disk to prepare something in; what is not moved out of it vanishes.
 
-    A process that was killed leaves its folder behind: the next one sweeps it away after a day.
+    A process that was killed leaves its folder behind: the next one sweeps it away.
     """
-    parent = near or home()
-    parent.mkdir(parents=True, exist_ok=True)
-    for old in parent.glob(f"{_PARTIAL}*"):
-        if time.time() - old.stat().st_mtime > _ABANDONED_S:
-            shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=parent))
+    parent = home()
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for old in parent.glob(f"{_PARTIAL}*"):
+            if _is_abandoned(old):
+                shutil.rmtree(old, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{socket.gethostname()}-{os.getpid()}-", dir=parent))
+    except OSError as error:
+        raise UserError(
+            f"The cache folder {parent} cannot be written ({error.strerror}): set FEDDIVERSE_HOME to one that can."
+        ) from error
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _is_abandoned(folder: Path) -> bool:
+    """Whether the process that made it is gone; of another machine or system we can tell only after a day."""
+    with contextlib.suppress(OSError):
+        host, pid, _ = folder.name.removeprefix(_PARTIAL).rsplit("-", 2)
+        if host == socket.gethostname() and os.name == "posix":
+            try:
+                os.kill(int(pid), 0)
+            except ProcessLookupError:
+                return True
+            return False
+        return time.time() - folder.stat().st_mtime > _ABANDONED_S
+    return False
+
+
 def publish(folder: Path, target: Path) -> None:
-    """Move a finished folder to its place in one step, in place of an older one."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists():
-        os.replace(target, folder.parent / "replaced")
-    os.replace(folder, target)
+    """Move a finished folder to its place in one step, in place of an older one. Others may do so at the same time."""
+    for attempt in range(100):
+        try:
+            os.rename(folder, target)
+            return
+        except OSError:
+            if attempt == 99:
+                raise
+        # Something is there already: step it aside, to vanish with the folder we came from.
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(target, folder.parent / f"older-{attempt}")
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:

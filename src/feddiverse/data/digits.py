@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feddiverse import seeding
 from feddiverse.data import cache
 from feddiverse.data.coloured import ColouredDigits, Drawn, check_groups
-from feddiverse.errors import RunError
+from feddiverse.errors import RunError, UserError
 
 TEST_PER_DIGIT = 140
 
@@ -61,7 +61,7 @@ def _load() -> tuple[NDArray[np.uint8], str]:
         pass  # not there yet, or damaged: parse it again
     text = gzip.decompress(packed).decode("ascii").replace("\n", ",").rstrip(",")
     table = np.array(text.split(","), dtype=np.uint8).reshape(5000, 785)
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs half a second, no more
+    with contextlib.suppress(OSError, UserError):  # a cache that cannot be written costs half a second, no more
         cache.save_array(kept, table)
     return table, digest
 

@@ -20,7 +20,7 @@ class Unavailable(Exception):
     """One source cannot give the file now; another may."""
 
 
-def https(url: str, target: Path, limit_bytes: int, report: Report = lambda _: None) -> None:
+def https(url: str, target: Path, limit_bytes: int, report: Report) -> None:
     """Download a file, `limit_bytes` at most. A connection that breaks leaves an incomplete file and an error."""
     try:
         with open_url(url) as answer, target.open("wb") as out:
@@ -30,7 +30,7 @@ def https(url: str, target: Path, limit_bytes: int, report: Report = lambda _: N
                 if done > limit_bytes:
                     raise Unavailable(f"it sends more than {limit_bytes} bytes")
                 out.write(chunk)
-                report(len(chunk))
+                report(f"Downloading {target.name}", done, int(announced) if announced else None)
     except (OSError, HTTPException) as error:
         raise Unavailable(reason(error)) from error
     if announced is not None and done != int(announced):

