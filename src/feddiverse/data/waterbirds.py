@@ -27,17 +27,17 @@ def open_waterbirds(
 def list_waterbirds(root: Path) -> Listing:
     """The train and test pictures that `metadata.csv` names, in its order."""
     table = root / "metadata.csv"
-    files, numbers = [], []
+    files, numbers, line = [], [], 1
     try:
         with table.open(newline="", encoding="utf-8") as stream:
-            for row in csv.DictReader(stream, strict=True):
+            for line, row in enumerate(csv.DictReader(stream, strict=True), start=2):
                 files.append(str(row["img_filename"]))
                 numbers.append([_number(row, column) for column in _COLUMNS])
                 if PurePosixPath(files[-1]).is_absolute() or ".." in PurePosixPath(files[-1]).parts:
                     raise ValueError(f"the picture {files[-1]} lies outside the folder")
     except (OSError, KeyError, ValueError, csv.Error) as error:
         what = f"column {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{table} cannot be read as Waterbirds' metadata at row {len(files) + 1}: {what}.") from error
+        raise UserError(f"{table} cannot be read as Waterbirds' metadata at line {line}: {what}.") from error
     if not files:
         raise UserError(f"{table} is empty: it must name the pictures of Waterbirds.")
     y, a, split = np.array(numbers, np.int64).T

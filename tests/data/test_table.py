@@ -1,0 +1,100 @@
+"""The user's own table of pictures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_photos import save_picture
+
+from feddiverse.data import load_federation
+from feddiverse.errors import UserError
+from feddiverse.federation import Federation
+
+Row = dict[str, str | int]
+
+
+def write(tmp_path: Path, rows: Sequence[Row]) -> Path:
+    path = tmp_path / "my pictures.csv"
+    lines = [",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+    return path
+
+
+def rows_of(tmp_path: Path, count: int = 24) -> list[Row]:
+    """Pictures whose red is their row; classes alternate, attributes change every two."""
+    rows: list[Row] = []
+    for i in range(count):
+        save_picture(tmp_path / "pics" / f"{i}.png", (i, 0, 0), (8, 8))
+        rows.append({"image": f"pics/{i}.png", "class": "ab"[i % 2], "attribute": ("sun", "rain")[i // 2 % 2]})
+    return rows
+
+
+def red(federation: Federation, k: int) -> list[int]:
+    return sorted(federation.client(k).images[:, 0, 0, 0].tolist())
+
+
+def test_the_tables_own_federation(home: Path, tmp_path: Path) -> None:
+    rows = rows_of(tmp_path)
+    for i, row in enumerate(rows):
+        row |= {"client": f"{(2, 10, 9)[i % 3]}", "split": "test" if i >= 20 else "val" if i == 19 else "train"}
+        if i >= 19:
+            row["client"] = ""
+    federation = load_federation(f"table:{write(tmp_path, rows)}", 0, image_size=8)
+    assert federation.source.class_names == ("a", "b")
+    assert federation.source.attribute_names == ("rain", "sun")
+    assert federation.num_selected == federation.num_clients == 3
+    # Clients are in the order of their numbers: 2, 9, 10.
+    assert [red(federation, k) for k in range(3)] == [[*range(0, 19, 3)], [*range(2, 19, 3)], [*range(1, 19, 3)]]
+    for k in range(3):
+        samples = federation.client(k)
+        seen = np.zeros((2, 2), np.int64)
+        for i in samples.images[:, 0, 0, 0].tolist():
+            seen[i % 2, 1 - i // 2 % 2] += 1
+        assert (federation.counts[k] == seen).all()
+        assert (samples.y == samples.images[:, 0, 0, 0] % 2).all()
+    assert federation.test().images[:, 0, 0, 0].tolist() == [20, 21, 22, 23]
+
+
+def test_without_clients_any_split_deals_and_a_tenth_is_held_out(home: Path, tmp_path: Path) -> None:
+    path = write(tmp_path, rows_of(tmp_path, 80))
+    federation = load_federation(f"iid(clients=3,samples=60):table:{path}", 0, image_size=8)
+    assert federation.counts.sum() == 60
+    trained = [i for k in range(3) for i in red(federation, k)]
+    tested = federation.test().images[:, 0, 0, 0].tolist()
+    assert len(set(trained)) == 60
+    assert len(tested) == 8
+    assert not set(trained) & set(tested)
+    with pytest.raises(UserError, match="no column 'client': deal it to clients by a split"):
+        load_federation(f"table:{path}", 0)
+    with pytest.raises(UserError, match=r"has 2 classes and 2 attributes, but the split has 4 classes"):
+        load_federation(f"4:table:{path}", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no column 'image'"),
+        ("image,class\nx.png,a\n", "has no column 'attribute'"),
+        ("image,class,attribute\n", "holds no pictures"),
+        ("image,class,attribute\nx.png,a,\n", "line 2: attribute is empty"),
+        ("image,class,attribute,client\nx.png,a,b,\n", "line 2: client is empty"),
+        ("image,class,attribute\nx.png,a,b,c\n", "line 2, has more values"),
+        ("image,class,attribute,split\nx.png,a,b,trian\n", "split is 'trian'"),
+        ("image,class,attribute,split\nx.png,a,b,train\n", "to train on and to test on"),
+        ('image,class,attribute\n"x.png,a,b\n', "cannot be read as a CSV"),
+        ("image,class,attribute,split,client\nx.png,a,b,train,1\ny.png,a,b,test,\n", r"picture .*x\.png is missing"),
+    ],
+)
+def test_tables_with_mistakes_are_refused_in_one_sentence(home: Path, tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=said):
+        load_federation(f"table:{path}", 0)
+
+
+def test_a_table_must_be_there(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read as a CSV"):
+        load_federation(f"table:{tmp_path / 'none.csv'}", 0)
+    with pytest.raises(UserError, match="needs the path"):
+        load_federation("table:", 0)
