@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]  # [client, class, attribute]
 
 METRICS = ("gci", "gai", "gsc", "cci", "cai", "csc")
+BLOCK = 2**15  # clients measured at once: their temporary arrays stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def measure(counts: ArrayLike, names: Sequence[Any] | None = None) -> Heterogene
     if len(shape) != 3 or 0 in shape:
         raise UserError(f"A federation's counts must have the shape [client, class, attribute], not {shape}.")
     tables = _checked(counts, names)
-    clients = _triplet(tables)
+    clients = np.concatenate([_triplet(tables[..., i : i + BLOCK]) for i in range(0, shape[0], BLOCK)])
     six = [*_triplet(tables.sum(axis=-1)).tolist(), *clients.mean(axis=0).tolist()]
     return Heterogeneity(**dict(zip(METRICS, six, strict=True)), clients=clients, sizes=tables.sum(axis=(0, 1)))
 

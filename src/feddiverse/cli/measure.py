@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -82,23 +82,43 @@ def measure(
 
 def _measure(target: str, columns: dict[str, str], seed: int) -> Measured:
     from feddiverse.heterogeneity import measure as six_metrics
+    from feddiverse.splits import split_of
 
     path = Path(target)
-    if path.suffix.lower() in (".csv", ".tsv") or path.is_file():
+    is_csv = path.is_file() or (path.suffix.lower() in (".csv", ".tsv") and ":" not in target)
+    if columns and not is_csv:
+        raise UserError(f"--{next(iter(columns))} names a column of a CSV, but '{target}' is not a file.")
+    clients: list[Any]
+    targets: Mapping[str, float] = {}
+    if is_csv:
         from feddiverse.cli.console import err
         from feddiverse.splits.from_csv import read
 
         with err.status(f"Counting the rows of {path.name}…"):
             tally = read(path, **columns)
-        return Measured(target, tally.counts, tally.clients, six_metrics(tally.counts, tally.clients), {})
-    from feddiverse.splits import split_of
+        counts, clients = tally.counts, tally.clients
+    elif target.startswith("table:"):
+        counts, clients = _count_table(Path(target.removeprefix("table:")), seed)
+    else:
+        split = split_of(target, seed)
+        counts, clients, targets = split.counts, list(range(len(split.counts))), split.targets
+    return Measured(target, counts, clients, six_metrics(counts, clients), dict(targets))
 
-    if columns:
-        raise UserError(f"--{next(iter(columns))} names a column of a CSV, but '{target}' is not a file.")
-    split = split_of(target, seed)
-    return Measured(
-        target, split.counts, list(range(len(split.counts))), six_metrics(split.counts), dict(split.targets)
-    )
+
+def _count_table(path: Path, seed: int) -> tuple[Counts, list[str]]:
+    """The training pictures that each client of a `table` source has."""
+    import numpy as np
+
+    from feddiverse.data.table import read_table
+
+    table = read_table(path, seed)
+    if table.clients is None:
+        raise UserError(f"{path} has no column 'client': name a split as well, such as 'gsc:table:{path}'.")
+    train = np.flatnonzero(~table.listing.is_test)
+    names, client = np.unique([table.clients[row] for row in train], return_inverse=True)
+    counts = np.zeros((len(names), len(table.class_names), len(table.attribute_names)), np.int64)
+    np.add.at(counts, (client, table.listing.y[train], table.listing.a[train]), 1)
+    return counts, names.tolist()
 
 
 def _check_plot(path: Path) -> None:

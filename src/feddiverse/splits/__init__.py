@@ -33,7 +33,7 @@ def parse(name: str) -> tuple[str, str]:
     kind = split.partition("(")[0]
     if not source:
         if kind in SPLITS or kind in by_rule.KINDS:
-            raise UserError(f"'{name}' is a split: say on which source as well, such as '{name}:digits'.")
+            raise UserError(f"'{split}' is a split: say on which source as well, such as '{split}:digits'.")
         raise UserError(f"There is no federation '{name}'.{_nearest(name, FEDERATIONS)} See: feddiverse federations.")
     if split not in SPLITS and kind not in by_rule.KINDS:
         known = (*SPLITS, *by_rule.KINDS)
