@@ -1,6 +1,41 @@
-"""`feddiverse report`."""
+"""`feddiverse report`: one HTML page about a run, a study, or a folder of runs."""
+
+from pathlib import Path
+
+import typer
+
+from feddiverse.errors import UserError
 
 
-def report() -> None:
+def report(
+    directory: Path = typer.Argument(metavar="DIR", help="A run directory, a study directory, or a folder of runs."),
+    out: Path | None = typer.Option(None, help="Where to write the page (default: DIR/report.html)."),
+    tables: Path | None = typer.Option(None, metavar="FOLDER", help="Also write tables as .md, .csv and .tex there."),
+    figures: Path | None = typer.Option(None, metavar="FOLDER", help="Also write figures there, for a paper."),
+    figure_format: str = typer.Option("pdf", help="Format of those figures: pdf, svg or png."),
+    open_: bool = typer.Option(False, "--open", help="Show the page in a browser."),
+) -> None:
     """Write one HTML page about a run or a study."""
-    raise NotImplementedError
+    if figure_format not in {"pdf", "svg", "png"}:
+        raise UserError(f"--figure-format must be pdf, svg or png, not '{figure_format}'.")
+
+    from feddiverse.cli.console import out as console
+    from feddiverse.report import answer, page
+    from feddiverse.report.results import load
+    from feddiverse.report.table import write_all
+    from feddiverse.report.tables import all_tables
+
+    results = load(directory)
+    written = page.write(results, out or directory / "report.html")
+    for each in answer.answers(results):
+        console.print(each.sentence, highlight=False, markup=False)
+    if tables is not None:
+        for table in all_tables(results):
+            write_all(table, tables)
+        console.print(f"Tables: {tables}", highlight=False, markup=False)
+    if figures is not None:
+        page.save_figures(results, figures, figure_format)
+        console.print(f"Figures: {figures}", highlight=False, markup=False)
+    console.print(f"Report: {written}", highlight=False, markup=False, soft_wrap=True)
+    if open_:
+        typer.launch(written.resolve().as_uri())

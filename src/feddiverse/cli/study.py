@@ -1,6 +1,157 @@
-"""`feddiverse study`."""
+"""`feddiverse study`: the paper's tables, or one's own grid, as many runs in one directory."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from feddiverse.errors import UserError
+
+if TYPE_CHECKING:
+    from feddiverse.experiment.study import Study, StudyDirectory
 
 
-def study() -> None:
-    """Run a grid of runs."""
-    raise NotImplementedError
+def study(
+    name: str = typer.Argument("", metavar="NAME|FILE.toml", help="A study's name or your own grid; none: list them."),
+    preset: str = typer.Option("quick", help="quick: the embedded digits, minutes; paper: the paper's setting."),
+    source: str = typer.Option("", help="Run the splits on these pictures instead: digits, cmnist, …"),
+    seeds: str = typer.Option("", help="Seeds, such as 0,1,2 (the default)."),
+    federations: str = typer.Option("", help="Only these columns, separated by commas."),
+    methods: str = typer.Option("", help="Only these rows, separated by commas."),
+    set_: list[str] = typer.Option(
+        [], "--set", metavar="KEY=VALUE", help="A config key for all runs; may be repeated."
+    ),
+    out: Path | None = typer.Option(None, help="Study directory (default: studies/<name of the study>)."),
+    reuse: list[Path] = typer.Option([], metavar="DIR", help="Take finished runs of equal config from this study."),
+    workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
+    device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Show the grid and the expected time; run nothing."),
+    json_: bool = typer.Option(False, "--json", help="Print the table's numbers as JSON on stdout."),
+    tensorboard: bool = typer.Option(False, help="Also write TensorBoard files into each run directory."),
+    mlflow: bool = typer.Option(False, help="Also log every run to MLflow."),
+) -> None:
+    """Run a grid of runs and show its table."""
+    if not name:
+        _list()
+        return
+    from feddiverse.cli.study_display import Display, show_grid
+    from feddiverse.experiment.config import parse_assignments
+    from feddiverse.experiment.run import execute
+    from feddiverse.experiment.study import Planned, StudyDirectory, carry_out
+
+    planned = _planned(name, preset, source, seeds).only(_words(methods), _words(federations))
+    planned = planned.with_settings(parse_assignments(set_))
+    directory = StudyDirectory(out or Path("studies") / _default_name(planned.name, name, preset, source))
+    for run in planned.runs:
+        run.config  # every mistake is told before the first run, not hours later  # noqa: B018
+    if dry_run:
+        show_grid(planned, directory, workers)
+        return
+    directory.plan(planned, shlex.join(["feddiverse", *sys.argv[1:]]))
+    taken = [run for run in planned.runs if not directory.is_done(run) and directory.reuse(run, reuse)]
+
+    with Display(planned, directory, workers, len(taken)) as display:
+
+        def perform(run: Planned, path: Path) -> None:
+            watchers = [display.on_round(run), *_trackers(path, tensorboard=tensorboard, mlflow=mlflow)]
+
+            def on_round(record: dict[str, Any]) -> None:
+                for watch in watchers:
+                    watch(record)
+
+            execute(run.config, path, workers=workers, device=device, on_round=on_round)
+
+        for run, why in carry_out(planned, directory, perform):
+            display.finished(run, why)
+    _conclude(directory, json_)
+    if display.failures:
+        display.show_failures()
+        raise typer.Exit(1)
+
+
+def _list() -> None:
+    from rich.table import Table
+
+    from feddiverse.cli.console import out as console
+    from feddiverse.experiment.grids import STUDIES
+
+    table = Table("study", "what it shows", title="Studies")
+    for name, build in STUDIES.items():
+        table.add_row(name, (build.__doc__ or "").splitlines()[0])
+    table.add_row("FILE.toml", "Your own grid: see docs/studies.md.")
+    console.print(table)
+
+
+def _planned(name: str, preset: str, source: str, seeds: str) -> "Study":
+    from difflib import get_close_matches
+
+    from feddiverse.experiment.grids import PRESETS, SEEDS, STUDIES, from_toml
+
+    if preset not in PRESETS:
+        raise UserError(f"There is no preset '{preset}'; choose {' or '.join(PRESETS)}.")
+    numbers = _seeds(seeds)
+    if name.endswith(".toml"):
+        return from_toml(Path(name), numbers)
+    if name not in STUDIES:
+        near = get_close_matches(name, STUDIES, n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        known = ", ".join(STUDIES)
+        raise UserError(f"There is no study '{name}'.{hint} Studies are {known}, or a file that ends in .toml.")
+    return STUDIES[name](preset, source, SEEDS if numbers is None else numbers)
+
+
+def _default_name(study: str, name: str, preset: str, source: str) -> str:
+    """A folder of its own for each preset and source, whose numbers must not mix."""
+    if name.endswith(".toml") or study == "quickstart":
+        return study
+    return "-".join(part for part in (study, preset, source) if part)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _seeds(text: str) -> list[int] | None:
+    words = _words(text)
+    if not all(word.isdecimal() for word in words):
+        raise UserError(f"--seeds takes whole numbers separated by commas, such as 0,1,2, not '{text}'.")
+    return list(dict.fromkeys(int(word) for word in words)) or None
+
+
+def _trackers(path: Path, **wanted: bool) -> list[Any]:
+    from feddiverse.experiment.trackers import tracker
+
+    return [tracker(kind, path) for kind, on in wanted.items() if on]
+
+
+def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
+    """The table, what it says, and where the report is."""
+    from feddiverse.cli.console import out as console
+    from feddiverse.report import answer, page, tables
+    from feddiverse.report.results import load
+    from feddiverse.report.table import to_rich, write_all
+
+    results = load(directory.path)
+    if not results.summaries:
+        return
+    made = tables.all_tables(results)
+    for table in made:
+        write_all(table, directory.path / "tables")
+    written = page.write(results, directory.path / "report.html")
+    answers = answer.answers(results)
+    if as_json:
+        said = {"report": str(written), "answers": [each.sentence for each in answers], **tables.as_json(results)}
+        typer.echo(json.dumps(said, ensure_ascii=False))
+        return
+    # With one column the full comparison fits a terminal.
+    table = made[0] if len(results.columns) > 1 or len(made) < 3 else made[1]
+    console.print(to_rich(table))
+    for note in table.notes:
+        console.print(note, style="dim", highlight=False, markup=False)
+    console.print()
+    for each in answers:
+        console.print(each.sentence, highlight=False, markup=False)
+    console.print(f"Report: {written}", highlight=False, markup=False, soft_wrap=True)

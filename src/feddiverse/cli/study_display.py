@@ -1,0 +1,122 @@
+"""What a person sees of a study under way: a bar over all runs with the time left; off a terminal, a line a run."""
+
+import os
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from feddiverse.cli.console import err, out
+from feddiverse.experiment.expectation import correction, wall_seconds
+from feddiverse.experiment.study import Planned, Study, StudyDirectory
+
+
+def show_grid(study: Study, directory: StudyDirectory, workers: int) -> None:
+    """The grid, what of it is done, and how long the rest will take."""
+    workers = workers or os.cpu_count() or 1
+    factor = correction(study.runs, directory, workers)
+    table = Table("run", "rounds", "expected", "state", title=study.title)
+    left = 0.0
+    for run in study.runs:
+        done = directory.is_done(run)
+        seconds = 0.0 if done else factor * wall_seconds(run.config, workers)
+        left += seconds
+        table.add_row(run.name, str(run.config.rounds), "" if done else duration(seconds), "done" if done else "to do")
+    out.print(table)
+    measured = "corrected by the runs done here" if factor != 1 else "a rough guess until the first run is done"
+    sentence = (
+        f"{len(study.runs)} runs in {directory.path}, about {duration(left)} left on {workers} workers ({measured})."
+    )
+    out.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+class Display:
+    """Progress over expected seconds, so that long and short runs count as what they cost."""
+
+    def __init__(self, study: Study, directory: StudyDirectory, workers: int, num_taken: int):
+        workers = workers or os.cpu_count() or 1
+        self._expected = {run.name: wall_seconds(run.config, workers) for run in study.runs}
+        self._to_do = [run for run in study.runs if not directory.is_done(run)]
+        self._rounds = {run.name: run.config.rounds for run in self._to_do}
+        self._total = sum(self._expected[run.name] for run in self._to_do)
+        self._completed = 0.0
+        self._finished = 0
+        self._began = self._run_began = time.monotonic()
+        self.failures: dict[str, str] = {}
+        done = len(study.runs) - len(self._to_do)
+        taken = f" ({num_taken} taken from other studies)" if num_taken else ""
+        if done:
+            err.print(f"{done} of {len(study.runs)} runs are done already{taken}.", highlight=False)
+        self._progress = Progress(
+            TextColumn("{task.fields[count]}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left {task.fields[left]}"),
+            TextColumn("{task.fields[now]}"),
+            console=err,
+            disable=not err.is_terminal,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=max(self._total, 1e-9), count=self._count(), left="?", now="")
+
+    def __enter__(self) -> "Display":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+        if kind is KeyboardInterrupt:
+            err.print("Interrupted. Give the same command again to go on.", highlight=False)
+
+    def on_round(self, run: Planned) -> Callable[[dict[str, Any]], None]:
+        """To be called with each round's record of a run."""
+        self._run_began = time.monotonic()
+        rounds = self._rounds[run.name]
+
+        def show(record: dict[str, Any]) -> None:
+            here = self._completed + self._expected[run.name] * record["round"] / rounds
+            self._update(here, f"{run.name} · round {record['round']}/{rounds}")
+
+        return show
+
+    def finished(self, run: Planned, why: str | None) -> None:
+        """A run is over, well or not."""
+        self._completed += self._expected[run.name]
+        self._finished += 1
+        if why is not None:
+            self.failures[run.name] = why
+        self._update(self._completed, run.name)
+        if not err.is_terminal:
+            state = f"in {duration(time.monotonic() - self._run_began)}" if why is None else "FAILED"
+            err.print(f"{self._count()} {run.name} {state}, left about {self._left(self._completed)}",
+                      highlight=False, markup=False, soft_wrap=True)  # fmt: skip
+
+    def show_failures(self) -> None:
+        """At the end, on stderr."""
+        err.print(f"{len(self.failures)} runs failed; give the same command again to retry them:", highlight=False)
+        for name, why in self.failures.items():
+            err.print(f"  {name}: {why}", highlight=False, markup=False, soft_wrap=True)
+
+    def _update(self, completed: float, now: str) -> None:
+        self._progress.update(self._task, completed=completed, count=self._count(), left=self._left(completed), now=now)
+
+    def _count(self) -> str:
+        return f"{self._finished}/{len(self._to_do)} runs"
+
+    def _left(self, completed: float) -> str:
+        if completed <= 0:
+            return "?"
+        return duration((self._total - completed) * (time.monotonic() - self._began) / completed)

@@ -1,0 +1,62 @@
+"""How long a study will take: a rough cost per run from counted work, corrected by the runs already done.
+
+The unit is a second of one thread of the machine FACTS were measured on; what is promised is the order of magnitude.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from feddiverse.errors import UserError
+from feddiverse.experiment.config import Config
+from feddiverse.experiment.study import Planned, StudyDirectory
+from feddiverse.splits import parse, split_of
+
+# Seconds of one thread per trained sample at 28×28. A forward pass alone is about a third of a training step.
+SECONDS_PER_SAMPLE = {"cnn": 1.4e-4, "mobilenet": 2.3e-3}
+START_S = 2.0
+FORWARD = 1 / 3
+SIDE = {"spawrious": 224, "waterbirds": 224}
+NUM_TEST = {"digits": 2_800, "cmnist": 10_000, "spawrious": 2_532, "waterbirds": 5_794}
+
+
+def thread_seconds(config: Config) -> float:
+    """Work of one run: training, the selector's own questions, evaluation."""
+    try:
+        split, source = split_of(config.federation, config.seed), parse(config.federation)[1]
+        samples, clients, chosen = int(split.counts.sum()), len(split.counts), split.num_selected
+    except UserError:  # a user's own table: its size is not known before it is read
+        samples, clients, chosen, source = 5_000, 25, 9, "table"
+    share = 1.0 if config.selector == "everyone" else min(1.0, (config.num_selected or chosen) / clients)
+    everyone = config.pretraining_rounds if config.selector in {"feddiverse", "group_balance"} else 0
+    trained = samples * (everyone + share * max(config.rounds - everyone, 0)) * config.epochs
+    asked = samples * FORWARD * config.rounds if config.selector == "pow_d" else 0.0
+    if config.selector == "feddiverse" and config.estimator == "paper":
+        asked += clients * config.bias_steps * config.batch_size
+    tested = NUM_TEST.get(source, 5_000) * FORWARD * -(-config.rounds // config.evaluate_every)
+    side = config.image_size or SIDE.get(source, 28)
+    each = SECONDS_PER_SAMPLE.get(config.model, SECONDS_PER_SAMPLE["cnn"]) * (side / 28) ** 2
+    return each * (trained + asked + tested)
+
+
+def wall_seconds(config: Config, workers: int) -> float:
+    """The same on `workers` threads, with the time to start."""
+    return START_S + thread_seconds(config) / max(workers, 1)
+
+
+def correction(runs: Iterable[Planned], directory: StudyDirectory, workers: int) -> float:
+    """Measured over expected seconds of the runs that are done here; 1 before the first."""
+    measured = expected = 0.0
+    for run in runs:
+        seconds = _seconds(directory.run_path(run) / "result.json")
+        if seconds is not None:
+            measured += seconds
+            expected += wall_seconds(run.config, workers)
+    return measured / expected if expected else 1.0
+
+
+def _seconds(path: Path) -> float | None:
+    try:
+        return float(json.loads(path.read_bytes())["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

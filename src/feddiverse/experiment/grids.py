@@ -1,0 +1,245 @@
+"""The studies by name — the paper's tables as grids of runs — and a user's own grid from a TOML file."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from feddiverse.errors import UserError
+from feddiverse.experiment import published
+from feddiverse.experiment.config import read_toml
+from feddiverse.experiment.published import Value
+from feddiverse.experiment.study import Planned, Study
+from feddiverse.splits import FEDERATIONS, SOURCES, parse
+
+SEEDS = (0, 1, 2)
+PRESETS = ("quick", "paper")
+
+# Quick studies use the embedded digits and few enough rounds for each table to end within 30 minutes on 2 cores.
+QUICK: dict[str, Any] = {"rounds": 40, "evaluate_every": 4}
+
+Settings = Mapping[str, Any]
+
+# Rows of Table I. FedNova weighs clients instead of selecting them: everyone takes part (paper, Sec. V-C).
+METHODS: dict[str, tuple[str, Settings]] = {
+    "feddiverse": ("FedDiverse", {"selector": "feddiverse", "estimator": "consensus"}),
+    "feddiverse-paper": ("FedDiverse (paper’s estimator)", {"selector": "feddiverse", "estimator": "paper"}),
+    "uniform": ("Uniform random", {"selector": "uniform"}),
+    "round_robin": ("Round robin", {"selector": "round_robin"}),
+    "fednova": ("FedNova", {"selector": "everyone", "optimizer": "fednova"}),
+    "pow_d": ("pow-d", {"selector": "pow_d"}),
+    "fedpns": ("FedPNS", {"selector": "fedpns"}),
+    "hcsfed": ("HCSFed", {"selector": "hcsfed"}),
+}
+OPTIMIZERS = {"fedavg": "FedAvg", "fedavgm": "FedAvgM", "fedprox": "FedProx", "fedavgm+fedprox": "FedAvgM + FedProx"}
+UNIFORM = METHODS["uniform"][0]
+
+
+def federations(names: Iterable[str], preset: str, source: str) -> dict[str, str]:
+    """The paper's federation → the one to run: on its own pictures, or its split on another source's.
+
+    Two that become the same (GSC on digits) are run once, as the one whose pictures are nearer (CMNIST).
+    """
+    source = source or ("digits" if preset == "quick" else "")
+    if source and source not in SOURCES:
+        raise UserError(f"There is no source '{source}'; choose one of {', '.join(SOURCES)}.")
+    by_parts = {parts: name for name, parts in FEDERATIONS.items()}
+    chosen: dict[str, str] = {}
+    for name in names:
+        split, own = parse(name)
+        parts = (split, source or own)
+        chosen[by_parts.get(parts, f"{parts[0]}:{parts[1]}")] = name
+    return {name: to_run for to_run, name in chosen.items()}
+
+
+def source_notes(mapping: Mapping[str, str]) -> tuple[str, ...]:
+    """Says which columns show other pictures than the paper's."""
+    other = [f"{run} ({paper} in the paper)" for paper, run in mapping.items() if run != paper]
+    if not other:
+        return ()
+    return (
+        "Splits on other pictures than the paper’s, so that its values beside are for orientation only: "
+        + ", ".join(other) + ".",
+    )  # fmt: skip
+
+
+def _cross(rows: Mapping[str, Settings], columns: Mapping[str, Settings], seeds: Sequence[int]) -> tuple[Planned, ...]:
+    """Seed by seed, so that an interrupted study has whole tables of few seeds rather than a few cells of all."""
+    return tuple(
+        Planned(row, column, seed, {**there, **here})
+        for seed in seeds
+        for column, there in columns.items()
+        for row, here in rows.items()
+    )
+
+
+def _base(preset: str) -> dict[str, Any]:
+    return dict(QUICK) if preset == "quick" else {}
+
+
+def quickstart(preset: str, source: str, seeds: Sequence[int]) -> Study:
+    """Uniform against FedDiverse on one federation: what `make run` shows."""
+    mapping = federations(["cmnist-gsc"], preset, source)
+    rows = dict(METHODS[name] for name in ("uniform", "feddiverse"))
+    columns = {name: {"federation": name} for name in mapping.values()}
+    return Study(
+        name="quickstart",
+        title="Uniform selection against FedDiverse",
+        runs=_cross(rows, columns, seeds),
+        baselines=dict.fromkeys(rows, UNIFORM),
+    )
+
+
+def selection(preset: str, source: str, seeds: Sequence[int]) -> Study:
+    """Table I: every selector on the seven federations."""
+    names = list(dict.fromkeys(column for _, column in published.SELECTION))
+    mapping = federations(names, preset, source)
+    rows = dict(METHODS.values())
+    columns = {run: {**_base(preset), "federation": run} for run in mapping.values()}
+    values = {
+        (label, mapping[column]): published.SELECTION[method.removesuffix("-paper"), column]
+        for method, (label, _) in METHODS.items()
+        for column in mapping
+        if (method.removesuffix("-paper"), column) in published.SELECTION
+    }
+    return Study(
+        name="selection",
+        title="Client selection (the paper’s Table I)",
+        runs=_cross(rows, columns, seeds),
+        baselines=dict.fromkeys(rows, UNIFORM),
+        published=values,
+        published_in="Table I; its FedDiverse is the one with the paper’s estimator",
+        notes=source_notes(mapping),
+    )
+
+
+def optimizers(preset: str, source: str, seeds: Sequence[int]) -> Study:
+    """Table III: four optimisers, each with uniform selection and with FedDiverse."""
+    names = list(dict.fromkeys(column for _, _, column in published.OPTIMIZERS))
+    mapping = federations(names, preset, source)
+    rows: dict[str, Settings] = {}
+    baselines: dict[str, str] = {}
+    values: dict[tuple[str, str], Value] = {}
+    for optimizer, label in OPTIMIZERS.items():
+        for method in ("uniform", "feddiverse", "feddiverse-paper"):
+            row = f"{label} · {METHODS[method][0]}"
+            rows[row] = {**METHODS[method][1], "optimizer": optimizer}
+            baselines[row] = f"{label} · {UNIFORM}"
+            for column, run in mapping.items():
+                values[row, run] = published.OPTIMIZERS[optimizer, method.removesuffix("-paper"), column]
+    columns = {run: {**_base(preset), "federation": run} for run in mapping.values()}
+    return Study(
+        name="optimizers",
+        title="Optimisers with and without FedDiverse (the paper’s Table III)",
+        runs=_cross(rows, columns, seeds),
+        baselines=baselines,
+        published=values,
+        published_in="Table III; its FedDiverse is the one with the paper’s estimator",
+        notes=source_notes(mapping),
+    )
+
+
+def ablation(preset: str, source: str, seeds: Sequence[int]) -> Study:
+    """Table IV: pre-training of 1 or 20 rounds, predicted or known matrices, triplets or whole matrices.
+
+    Beyond the paper: `group_balance` on estimated matrices, which the consensus estimator makes possible.
+    """
+    mapping = federations(["waterbirds-dist"], preset, source)
+    federation = next(iter(mapping.values()))
+    kinds: dict[str, tuple[str, str, str, str]] = {
+        "predicted (consensus), triplet": ("feddiverse", "consensus", "predicted", "triplet"),
+        "predicted (paper’s estimator), triplet": ("feddiverse", "paper", "predicted", "triplet"),
+        "known, triplet": ("feddiverse", "oracle", "known", "triplet"),
+        "known, N^k": ("group_balance", "oracle", "known", "matrix"),
+        "predicted (consensus), N^k": ("group_balance", "consensus", "predicted", "matrix"),
+    }
+    rows: dict[str, Settings] = {UNIFORM: {"selector": "uniform"}}
+    values = {
+        (UNIFORM, OPTIMIZERS[o]): published.OPTIMIZERS[o, "uniform", "waterbirds-dist"] for o in ("fedavg", "fedavgm")
+    }
+    for label, (selector, estimator, matrix, message) in kinds.items():
+        for t0 in (20, 1):
+            row = f"T0={t0}, {label}"
+            rows[row] = {"selector": selector, "estimator": estimator, "pretraining_rounds": t0}
+            for o in ("fedavg", "fedavgm"):
+                if (t0, matrix, message, o) in published.ABLATION:
+                    values[row, OPTIMIZERS[o]] = published.ABLATION[t0, matrix, message, o]
+    base = {**_base(preset), "federation": federation}
+    columns = {OPTIMIZERS[o]: {**base, "optimizer": o} for o in ("fedavg", "fedavgm")}
+    return Study(
+        name="ablation",
+        title=f"Ablation on {federation} (the paper’s Table IV)",
+        runs=_cross(rows, columns, seeds),
+        baselines=dict.fromkeys(rows, UNIFORM),
+        published=values,
+        published_in="Table IV, its uniform row from Table III",
+        notes=source_notes(mapping),
+    )
+
+
+def overhead(preset: str, source: str, seeds: Sequence[int]) -> Study:
+    """Table II: what each selector costs in messages, bytes and seconds, beside the paper's formulas."""
+    mapping = federations(["cmnist-gsc"], preset, source)
+    columns = {run: {"federation": run, "rounds": 6, "evaluate_every": 6} for run in mapping.values()}
+    return Study(
+        name="overhead",
+        title="What selection costs (the paper’s Table II)",
+        runs=_cross(dict(METHODS.values()), columns, seeds),
+        view="overhead",
+    )
+
+
+def estimators(preset: str, source: str, seeds: Sequence[int]) -> Study:
+    """How near estimated triplets come to the true ones, and what that costs, per estimator and federation."""
+    names = list(dict.fromkeys(column for _, column in published.SELECTION))
+    mapping = federations(names, preset, source)
+    rows = {name: {"selector": "feddiverse", "estimator": name} for name in ("consensus", "paper")}
+    # One round of pre-training, then triplets, then one round that uses them: all an estimator needs.
+    columns = {run: {"federation": run, "rounds": 2, "evaluate_every": 2} for run in mapping.values()}
+    return Study(
+        name="estimators",
+        title="How good estimated triplets are",
+        runs=_cross(rows, columns, seeds),
+        notes=source_notes(mapping),
+        view="estimators",
+    )
+
+
+STUDIES: dict[str, Callable[[str, str, Sequence[int]], Study]] = {
+    "quickstart": quickstart,
+    "selection": selection,
+    "optimizers": optimizers,
+    "ablation": ablation,
+    "overhead": overhead,
+    "estimators": estimators,
+}
+
+
+def from_toml(path: Path, seeds: Sequence[int] | None) -> Study:
+    """A user's grid: `[rows]` and `[columns]` of settings, `[base]` for all, `seeds`, `baseline`, `title`."""
+    content = read_toml(path)
+    for key in content:
+        if key not in {"title", "seeds", "baseline", "base", "rows", "columns"}:
+            raise UserError(f"Unknown key '{key}' in {path}; a grid has title, seeds, baseline, base, rows, columns.")
+    base, rows = _tables(content, "base", path, nested=False), _tables(content, "rows", path)
+    columns = _tables(content, "columns", path) or {str(base.get("federation", "digits-gsc")): {}}
+    if not rows:
+        raise UserError(f"{path} has no rows; add [rows.NAME] tables, each with the settings of one method.")
+    seeds = content.get("seeds", SEEDS) if seeds is None else seeds
+    if not isinstance(seeds, Sequence) or not seeds or not all(type(seed) is int for seed in seeds):
+        raise UserError(f"'seeds' in {path} must be a list of whole numbers, such as [0, 1, 2].")
+    baseline = content.get("baseline")
+    if baseline is not None and baseline not in rows:
+        raise UserError(f"'baseline' in {path} names no row: it is '{baseline}', the rows are {', '.join(rows)}.")
+    return Study(
+        name=path.stem,
+        title=str(content.get("title", path.stem)),
+        runs=_cross(rows, {name: {**base, **own} for name, own in columns.items()}, seeds),
+        baselines={} if baseline is None else dict.fromkeys(rows, str(baseline)),
+    )
+
+
+def _tables(content: Mapping[str, Any], key: str, path: Path, nested: bool = True) -> dict[str, Any]:
+    found = content.get(key, {})
+    if not isinstance(found, dict) or (nested and not all(isinstance(value, dict) for value in found.values())):
+        raise UserError(f"'{key}' in {path} must be a TOML table{' of tables' if nested else ''} of config keys.")
+    return found

@@ -1,0 +1,82 @@
+"""Trackers people already use, fed with each round's record: TensorBoard event files, MLflow's local file store."""
+
+import math
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from feddiverse.errors import UserError
+
+Track = Callable[[dict[str, Any]], None]
+
+
+def tracker(kind: str, directory: Path) -> Track:
+    """A function to call with each round's record of the run in `directory`."""
+    return {"tensorboard": _tensorboard, "mlflow": _mlflow}[kind](directory)
+
+
+def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a round's record, each group's accuracy by its own name."""
+    for key in ("train_loss", "accuracy", "worst_group_accuracy", "seconds", "bytes_down", "bytes_up"):
+        if record.get(key) is not None and math.isfinite(record[key]):
+            yield key, float(record[key])
+    for group in record.get("groups") or []:
+        yield f"group_accuracy/class{group['class']}_attribute{group['attribute']}", float(group["accuracy"])
+
+
+def _require(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"--{extra} needs a package that is not installed: pip install 'feddiverse[{extra}]'."
+        ) from error
+
+
+def _tensorboard(directory: Path) -> Track:
+    """Event files under `<run>/tensorboard`, each round on disk as soon as it is done."""
+    writers = _require("tensorboard.summary.writer.event_file_writer", "tensorboard")
+    event_pb2 = _require("tensorboard.compat.proto.event_pb2", "tensorboard")
+    summary_pb2 = _require("tensorboard.compat.proto.summary_pb2", "tensorboard")
+    opened: list[Any] = []
+
+    def track(record: dict[str, Any]) -> None:
+        if not opened:  # only now does the run directory exist
+            opened.append(writers.EventFileWriter(str(directory / "tensorboard")))
+            # A run that goes on hides what an earlier sitting wrote beyond its checkpoint.
+            status = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            opened[0].add_event(event_pb2.Event(step=record["round"], session_log=status))
+        values = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
+        opened[0].add_event(event_pb2.Event(step=record["round"], summary=summary_pb2.Summary(value=values)))
+        opened[0].flush()
+
+    return track
+
+
+def _mlflow(directory: Path) -> Track:
+    """An MLflow run in the file store `mlruns/` of the working directory, named as the run directory."""
+    _require("mlflow", "mlflow")
+    client_module = _require("mlflow.tracking", "mlflow")
+    entities = _require("mlflow.entities", "mlflow")
+    state: dict[str, Any] = {}
+
+    def begin() -> None:
+        config = tomllib.loads((directory / "config.toml").read_text("utf-8"))
+        client = client_module.MlflowClient(tracking_uri=(Path.cwd() / "mlruns").as_uri())
+        found = client.get_experiment_by_name("feddiverse")
+        experiment = found.experiment_id if found else client.create_experiment("feddiverse")
+        run = client.create_run(experiment, run_name=directory.name, tags={"run_dir": str(directory)})
+        client.log_batch(run.info.run_id, params=[entities.Param(key, str(value)) for key, value in config.items()])
+        state.update(client=client, run_id=run.info.run_id, rounds=config["rounds"])
+
+    def track(record: dict[str, Any]) -> None:
+        if not state:
+            begin()
+        metrics = [entities.Metric(key, value, 0, record["round"]) for key, value in scalars(record)]
+        state["client"].log_batch(state["run_id"], metrics=metrics)
+        if record["round"] == state["rounds"]:
+            state["client"].set_terminated(state["run_id"])
+
+    return track

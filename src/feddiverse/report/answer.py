@@ -1,0 +1,131 @@
+"""The answer a report opens with: which selector is best here, by how much, how sure; in plain sentences."""
+
+from dataclasses import dataclass
+
+from feddiverse.report.results import LEVELS, Results, Summary
+from feddiverse.report.statistics import spread
+from feddiverse.report.tables import percent, signed
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`headline` says who is best and by how much, `certainty` how sure that is, `speed` what it saves."""
+
+    column: str
+    best: str
+    headline: str
+    certainty: str
+    speed: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one line, for a terminal."""
+        return " ".join(part for part in (self.headline, self.certainty, self.speed) if part)
+
+
+def answers(results: Results) -> list[Answer]:
+    """One answer per column that has runs."""
+    if results.view == "estimators":
+        return [_nearest(results, column) for column in results.columns if results.ranked(column)]
+    if results.view == "overhead":
+        return [_costs(results, column) for column in results.columns if results.ranked(column)]
+    return [_answer(results, column, ranked) for column in results.columns if (ranked := results.ranked(column))]
+
+
+def _answer(results: Results, column: str, ranked: list[Summary]) -> Answer:
+    best = ranked[0]
+    level = f"{percent(best.accuracy)} % worst-group accuracy"
+    if len(ranked) == 1:
+        return Answer(column, best.row, f"{column}: {best.row} reaches {level}.", _lone(results, best))
+    if best.difference is None:
+        return _no_gain(column, ranked)
+    gain = signed(100 * best.difference.mean).lstrip("+")
+    headline = f"{column}: {best.row} is best with {level}, {gain} points above {results.baselines[best.row]}."
+    return Answer(column, best.row, headline, _certainty(best), _speed(results, best))
+
+
+def _no_gain(column: str, ranked: list[Summary]) -> Answer:
+    """The best row is a baseline itself (or has none): say how near the runner-up comes."""
+    best, second = ranked[0], ranked[1]
+    behind = 100 * (best.accuracy.mean - second.accuracy.mean)
+    if behind < 0.005:
+        level = f"{column}: {best.row} and {second.row} are level at {percent(best.accuracy)} % worst-group accuracy."
+        return Answer(column, best.row, level, "No method is ahead.")
+    headline = (
+        f"{column}: {best.row} is best with {percent(best.accuracy)} % worst-group accuracy, "
+        f"{behind:.2f} points above {second.row}."
+    )
+    return Answer(column, best.row, headline, _certainty(second) if second.difference else _few(best))
+
+
+def _certainty(summary: Summary) -> str:
+    difference = summary.difference
+    assert difference is not None
+    if difference.low is None or difference.high is None:
+        return "One seed cannot say how sure this is: run more seeds."
+    interval = f"95 % interval of the paired difference, {difference.n} seeds: "
+    interval += f"{signed(100 * difference.low)} to {signed(100 * difference.high)} points"
+    if difference.is_sure:
+        return f"That is beyond the noise of seeds ({interval})."
+    return f"That is within the noise of seeds ({interval}, which includes zero)."
+
+
+def _few(summary: Summary) -> str:
+    return f"There is no paired baseline to say how sure this is ({summary.accuracy.n} seeds)."
+
+
+def _lone(results: Results, best: Summary) -> str:
+    worst = [
+        min(run.result["groups"], key=lambda g: g["accuracy"]) for run in results.at(best.row, best.column).values()
+    ]
+    federation = next(iter(results.at(best.row, best.column).values())).federation
+    first = worst[0]
+    classes, attributes = federation["class_names"], federation["attribute_names"]
+    group = f"{classes[first['class']]}, {attributes[first['attribute']]}"
+    return f"Its weakest group is ({group}). With one method there is nothing to compare it with."
+
+
+def _speed(results: Results, best: Summary) -> str:
+    """Rounds saved at the highest level that all seeds of both reach."""
+    baseline = results.summaries[(results.baselines[best.row], best.column)]
+    for level in reversed(LEVELS):
+        ours, theirs = best.reached[level], baseline.reached[level]
+        if (
+            ours.rounds is not None
+            and theirs.rounds is not None
+            and ours.reached == ours.n
+            and theirs.reached == theirs.n
+        ):
+            return (
+                f"It reaches {100 * level:.0f} % after {ours.rounds:.0f} rounds, "
+                f"{results.baselines[best.row]} after {theirs.rounds:.0f}."
+            )
+    return ""
+
+
+def _nearest(results: Results, column: str) -> Answer:
+    """Which estimator comes nearest to the true triplets."""
+    errors = {}
+    for row in results.rows:
+        found = [run.triplets["evaluation_only"]["mae"] for run in results.at(row, column).values() if run.triplets]
+        if found:
+            errors[row] = spread([sum(mae.values()) / len(mae) for mae in found]).mean
+    order = sorted(errors, key=lambda row: errors[row])
+    words = ", ".join(f"{row} {errors[row]:.3f}" for row in order)
+    return Answer(
+        column, order[0], f"{column}: {order[0]} comes nearest to the true triplets.", f"Mean error: {words}."
+    )
+
+
+def _costs(results: Results, column: str) -> Answer:
+    """What everything sent and received amounts to, relative to the baseline."""
+    totals = {
+        row: spread([float(run.result["bytes_down"] + run.result["bytes_up"]) for run in found.values()]).mean
+        for row in results.rows
+        if (found := results.at(row, column))
+    }
+    least = min(totals, key=lambda row: totals[row])
+    words = ", ".join(f"{row} {total / totals[least]:.2f}" for row, total in sorted(totals.items(), key=lambda t: t[1]))
+    rounds = next(iter(results.at(least, column).values())).result["rounds"]
+    headline = f"{column}: {least} sends least; over {rounds} rounds the others send, as multiples of it:"
+    return Answer(column, least, headline, f"{words}.")

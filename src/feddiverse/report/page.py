@@ -1,0 +1,231 @@
+"""The report: one HTML file that needs nothing else, opening with the answer.
+
+Text from data reaches the page only through Jinja2's escaping; figures are SVG by matplotlib, which escapes too.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from feddiverse._version import VERSION
+from feddiverse.experiment import files
+from feddiverse.heterogeneity import METRICS, measure, triplet
+from feddiverse.report import federation_figure, figures, reproduce, svg, tables, triplet_figures
+from feddiverse.report.answer import Answer, answers
+from feddiverse.report.results import Results
+from feddiverse.report.runs import Run
+from feddiverse.report.table import Cell, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_KINDS = 40
+
+
+@dataclass(frozen=True)
+class Illustration:
+    """A figure with its words: `says` stands in for the picture where it cannot be seen."""
+
+    name: str
+    figure: "Figure"
+    caption: str
+    says: str
+
+    @property
+    def svg(self) -> Markup:
+        return Markup(svg.inline(self.figure, self.name))
+
+
+@dataclass(frozen=True)
+class Section:
+    """All about one column, that is about one federation."""
+
+    name: str
+    anchor: str
+    answer: Answer
+    illustrations: tuple[Illustration, ...]
+    at_a_glance: Markup
+    federation: Table
+    metrics: Table
+
+
+def write(results: Results, path: Path) -> Path:
+    """The page, written whole or not at all."""
+    text = render(results)
+    with files.telling(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    files.write(path, text.encode())
+    return path
+
+
+def save_figures(results: Results, folder: Path, suffix: str) -> list[Path]:
+    """Every figure of the page as a file of its own."""
+    with files.telling(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for column in results.columns:
+        for each in illustrations(results, column, re.sub(r"[^a-z0-9]+", "-", column.lower())):
+            written.append(folder / f"{each.name}.{suffix}")
+            svg.save(each.figure, written[-1])
+    return written
+
+
+def render(results: Results) -> str:
+    """The page as text: the same results give the same bytes."""
+    environment = Environment(
+        loader=PackageLoader("feddiverse.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["include_raw"] = lambda name: Markup(_asset(name))
+    return environment.get_template("page.html").render(
+        results=results,
+        version=VERSION,
+        sections=sections(results),
+        tables=tables.all_tables(results),
+        settings=reproduce.settings_tables(results),
+        commands=reproduce.commands_table(results),
+        environment=reproduce.environment_table(results),
+    )
+
+
+def _asset(name: str) -> str:
+    return (Path(__file__).parent / name).read_text("utf-8")
+
+
+def sections(results: Results) -> list[Section]:
+    """One per column that has runs."""
+    found = []
+    for index, answer in enumerate(answers(results)):
+        run = next(iter(_runs(results, answer.column)))
+        section = Section(
+            name=answer.column,
+            anchor=f"s{index}",
+            answer=answer,
+            illustrations=tuple(illustrations(results, answer.column, f"s{index}")),
+            at_a_glance=_at_a_glance(run, f"s{index}-federation"),
+            federation=_clients_table(run, f"s{index}-clients"),
+            metrics=_metrics_table(run, f"s{index}-metrics"),
+        )
+        found.append(section)
+    return found
+
+
+def illustrations(results: Results, column: str, prefix: str) -> list[Illustration]:
+    """The figures of one column, each only where there is something to show."""
+    rows = [(row, list(results.at(row, column).values())) for row in results.rows if results.at(row, column)]
+    drawn = _of_training(results, column, rows, prefix) if results.view == "accuracy" else []
+    estimated = [(row, [r for r in runs if r.estimated_triplets is not None]) for row, runs in rows]
+    estimated = [(row, runs) for row, runs in estimated if runs]
+    if estimated and results.view != "overhead":
+        drawn.append(
+            Illustration(
+                f"{prefix}-estimates",
+                triplet_figures.estimation_scatter(estimated),
+                "Estimated against true triplets, one mark per client and seed; on the dashed line an estimate is "
+                "right. The truth is known in experiments only and never used to select.",
+                "Scatter plots of estimated against true CI, AI and SC for " + ", ".join(row for row, _ in estimated),
+            )
+        )
+    return drawn
+
+
+def _of_training(results: Results, column: str, rows: list[tuple[str, list[Run]]], prefix: str) -> list[Illustration]:
+    drawn = [
+        Illustration(
+            f"{prefix}-curves",
+            figures.accuracy_curves(results, column),
+            "Worst-group accuracy over rounds: mean over seeds; the band reaches from the lowest to the highest seed.",
+            f"Line chart of worst-group accuracy over rounds on {column}. At the end: "
+            + "; ".join(f"{s.row} {tables.percent(s.accuracy)} %" for s in results.ranked(column)),
+        )
+    ]
+    compared = [(s.row, s.difference) for s in results.ranked(column) if s.difference is not None]
+    if compared:
+        drawn.append(
+            Illustration(
+                f"{prefix}-differences",
+                figures.paired_differences(results, column),
+                "Difference to the baseline, paired by seed: mean (dot), 95 % t interval (bar), each seed (tick). "
+                "A bar that crosses zero is within the noise of seeds.",
+                f"Differences to the baseline on {column}, in points: "
+                + "; ".join(f"{row} {tables.points(difference)}" for row, difference in compared),
+            )
+        )
+    chosen = [(row, runs) for row, runs in rows if any(run.choices for run in runs)]
+    if chosen:
+        drawn += _of_selection(chosen, prefix)
+    return drawn
+
+
+def _of_selection(chosen: list[tuple[str, list[Run]]], prefix: str) -> list[Illustration]:
+    return [
+        Illustration(
+            f"{prefix}-triangles",
+            triplet_figures.selection_triangles(chosen),
+            "Clients between class imbalance (CI), attribute imbalance (AI) and spurious correlation (SC), by their "
+            "true triplets. A disc’s area and number: that kind’s share of all selections. The ring: its share of "
+            "clients, which is what uniform selection gives.",
+            "Ternary plots of the clients’ triplets with how often each kind was selected; "
+            + "; ".join(f"{row}: {runs[0].effective_clients:.1f} effective clients" for row, runs in chosen),
+        ),
+        Illustration(
+            f"{prefix}-shares",
+            figures.group_shares([(row, runs[0]) for row, runs in chosen]),
+            "What each round trains on: shares of the (class, attribute) groups in the pooled data of the chosen "
+            "clients, first seed. Dashed: equal shares.",
+            "Stacked shares of groups per round; mean share of the rarest group: "
+            + "; ".join(f"{row} {100 * runs[0].smallest_group_share:.1f} %" for row, runs in chosen),
+        ),
+    ]
+
+
+def _runs(results: Results, column: str) -> list[Run]:
+    return [run for row in results.rows for run in results.at(row, column).values()]
+
+
+def _at_a_glance(run: Run, prefix: str) -> Markup:
+    """The figure of `feddiverse measure --plot`: the clients' matrices beside the six metrics."""
+    with TemporaryDirectory() as folder, mpl.rc_context(svg.STYLE):
+        path = Path(folder) / "federation.svg"
+        federation_figure.draw({str(run.federation["name"]): (run.counts, measure(run.counts))}, path)
+        return Markup(svg.adapted(path.read_text("utf-8"), prefix))
+
+
+def _clients_table(run: Run, name: str) -> Table:
+    """Kinds of clients: how many there are, their matrix, their triplet."""
+    classes, attributes = run.federation["class_names"], run.federation["attribute_names"]
+    matrices, times = np.unique(run.counts, axis=0, return_counts=True)
+    order = np.argsort(-times, kind="stable")[:MOST_KINDS]
+    rows = tuple(
+        (
+            Cell(f"{times[i]}", int(times[i])),
+            *(Cell(f"{n}", int(n)) for n in matrices[i].ravel()),
+            *(Cell(f"{t:.3f}", float(t)) for t in triplet(matrices[i])),
+        )
+        for i in order
+    )
+    heads = ("Clients", *(f"{y}, {a}" for y in classes for a in attributes), "CI", "AI", "SC")
+    left_out = f" The {MOST_KINDS} most frequent of {len(times)} kinds." if len(times) > MOST_KINDS else ""
+    notes = (f"Samples of each (class, attribute) that such a client has, and its triplet.{left_out}",)
+    return Table(name, "Kinds of clients", heads, rows, notes)
+
+
+def _metrics_table(run: Run, name: str) -> Table:
+    measured = measure(run.counts)
+    values: dict[str, Any] = {metric.upper(): getattr(measured, metric) for metric in METRICS}
+    row = [Cell(f"{len(run.counts)}", len(run.counts)), Cell(f"{int(run.counts.sum())}", int(run.counts.sum()))]
+    row += [Cell(f"{value:.3f}", float(value)) for value in values.values()]
+    notes = (
+        "G…: of the pooled data. C…: mean over clients. CI class, AI attribute imbalance, SC spurious correlation.",
+    )
+    return Table(name, "How skewed it is", ("Clients", "Samples", *values), (tuple(row),), notes)

@@ -1,0 +1,84 @@
+"""How every number came about: the settings all runs share, where they differ, and the command that repeats each."""
+
+import shlex
+from typing import Any
+
+from feddiverse.errors import UserError
+from feddiverse.report.results import Results, differing_settings
+from feddiverse.report.runs import Run
+from feddiverse.report.table import Cell, Table
+
+# Keys with an option of their own; all others are given by --set.
+OPTIONS = ("federation", "selector", "optimizer", "rounds", "seed")
+
+
+def command(config: dict[str, Any]) -> str:
+    """The `feddiverse run` that repeats a run: what differs from the defaults, and the rest left to them."""
+    words = ["feddiverse", "run"]
+    for key in OPTIONS:
+        words += [f"--{key.replace('_', '-')}", str(config[key])]
+    for key, value in config.items():
+        if key not in OPTIONS and value != _defaults(config).get(key):
+            words += ["--set", f"{key}={value}"]
+    return shlex.join(words)
+
+
+def _defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """The config that a run with the same options would have by default; nothing if this version refuses it."""
+    from dataclasses import asdict
+
+    from feddiverse.experiment.config import Config
+
+    try:
+        return asdict(Config(**{key: config[key] for key in OPTIONS}))
+    except UserError:
+        return {}
+
+
+def settings_tables(results: Results) -> list[Table]:
+    """Settings shared by all runs; and, where runs differ, by what (besides the seed)."""
+    configs = [run.config for run in results.all_runs]
+    differing = differing_settings(configs) - {"seed"}
+    shared = [(Cell(key), Cell(_shown(value))) for key, value in configs[0].items() if key not in differing | {"seed"}]
+    made = [Table("settings", "Shared by all runs", ("Setting", "Value"), tuple(shared))]
+    if differing:
+        keys = [key for key in configs[0] if key in differing]
+        rows = []
+        for (row, column), found in results.runs.items():
+            if found:
+                config = next(iter(found.values())).config
+                rows.append((Cell(row), Cell(column), *(Cell(_shown(config.get(key))) for key in keys)))
+        made.append(Table("variants", "Where they differ", ("Method", "Federation", *keys), tuple(rows)))
+    return made
+
+
+def commands_table(results: Results) -> Table:
+    """One line a run: its result, the fingerprint of its weights, the command that repeats both."""
+    rows = []
+    for row, column in results.summaries:
+        for seed, run in sorted(results.at(row, column).items()):
+            line = [Cell(row), Cell(column), Cell(str(seed), seed)]
+            line.append(Cell(f"{100 * run.worst_group_accuracy:.2f}", 100 * run.worst_group_accuracy))
+            line += [Cell(str(run.result.get("theta_sha256", "–"))[:12]), Cell(command(run.config))]
+            rows.append(tuple(line))
+    heads = ("Method", "Federation", "Seed", "Worst-group accuracy (%)", "θ (SHA-256)", "Command")
+    return Table("commands", "Every number", heads, tuple(rows))
+
+
+def environment_table(results: Results) -> Table:
+    """Versions, checkpoint and data of the first run, as its `environment.json` has them."""
+    first: Run = results.all_runs[0]
+    rows = tuple((Cell(key), Cell(_shown(value))) for key, value in _flat(first.environment))
+    return Table("environment", "Where the first run was made", ("What", "Value"), rows)
+
+
+def _flat(nested: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in nested.items():
+        name = f"{above}{key}"
+        pairs += _flat(value, f"{name} · ") if isinstance(value, dict) else [(name, value)]
+    return pairs
+
+
+def _shown(value: Any) -> str:
+    return "–" if value in ("", None) else str(value)

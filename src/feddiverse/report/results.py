@@ -1,0 +1,156 @@
+"""A study's results as the report sees them: rows × columns of runs over seeds, and what the paper has there."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from feddiverse.errors import UserError
+from feddiverse.report import runs
+from feddiverse.report.runs import Run
+from feddiverse.report.statistics import Difference, Reached, Spread, paired_difference, rounds_to_reach, spread
+
+LEVELS = (0.80, 0.90, 0.95)
+Place = tuple[str, str]  # (row, column)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One cell of the table: what its seeds say."""
+
+    row: str
+    column: str
+    accuracy: Spread
+    published: tuple[float, float] | None  # mean, sd in percent
+    difference: Difference | None  # to the row's baseline in the same column, in accuracy (not percent)
+    reached: Mapping[float, Reached]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Finished runs by place and seed. `baselines` names, for a row, the row it is compared with."""
+
+    title: str
+    path: Path
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    runs: Mapping[Place, Mapping[int, Run]]
+    baselines: Mapping[str, str] = field(default_factory=dict)
+    published: Mapping[Place, tuple[float, float]] = field(default_factory=dict)
+    published_in: str = ""
+    command: str = ""
+    notes: tuple[str, ...] = ()
+    view: str = "accuracy"  # what the tables are about: accuracy, overhead or estimators
+    failures: Mapping[str, str] = field(default_factory=dict)  # run → sentence
+    missing: tuple[str, ...] = ()
+
+    def at(self, row: str, column: str) -> Mapping[int, Run]:
+        """Seed → run."""
+        return self.runs.get((row, column), {})
+
+    @cached_property
+    def summaries(self) -> dict[Place, Summary]:
+        """Row by row, only where there are runs."""
+        places = [(row, column) for row in self.rows for column in self.columns]
+        return {place: self._summary(*place) for place in places if self.runs.get(place)}
+
+    def _summary(self, row: str, column: str) -> Summary:
+        here = self.at(row, column)
+        baseline = self.baselines.get(row)
+        difference = None
+        if baseline is not None and baseline != row:
+            difference = paired_difference(_accuracies(here), _accuracies(self.at(baseline, column)))
+        return Summary(
+            row=row,
+            column=column,
+            accuracy=spread(list(_accuracies(here).values())),
+            published=self.published.get((row, column)),
+            difference=difference,
+            reached={level: rounds_to_reach([run.curve for run in here.values()], level) for level in LEVELS},
+        )
+
+    def ranked(self, column: str) -> list[Summary]:
+        """The column's cells, best mean first; equal means keep the order of rows."""
+        return sorted((s for s in self.summaries.values() if s.column == column), key=lambda s: -s.accuracy.mean)
+
+    @cached_property
+    def all_runs(self) -> list[Run]:
+        return [run for place in self.summaries for _, run in sorted(self.runs[place].items())]
+
+
+def _accuracies(found: Mapping[int, Run]) -> dict[int, float]:
+    return {seed: run.worst_group_accuracy for seed, run in sorted(found.items())}
+
+
+def load(path: Path) -> Results:
+    """Results of a study directory, of one run directory, or of a folder of run directories."""
+    if not path.is_dir():
+        raise UserError(f"{path} is not a directory; give the directory of a run or of a study.")
+    if (path / "study.json").exists():
+        return _load_study(path)
+    found = [runs.read(each) for each in runs.find(path)]
+    if not found:
+        raise UserError(f"{path} holds no finished run (no result.json in it or below); finish a run first.")
+    return _arrange(path, found)
+
+
+def _load_study(path: Path) -> Results:
+    study = runs.read_json(path / "study.json")
+    by_place: dict[Place, dict[int, Run]] = {}
+    missing = []
+    for entry in study["runs"]:
+        where = path / "runs" / entry["name"]
+        if runs.is_finished(where):
+            by_place.setdefault((entry["row"], entry["column"]), {})[entry["seed"]] = runs.read(where)
+        else:
+            missing.append(entry["name"])
+    failures = runs.read_json(path / "failures.json") if (path / "failures.json").exists() else {}
+    return Results(
+        title=study["title"],
+        path=path,
+        rows=tuple(dict.fromkeys(entry["row"] for entry in study["runs"])),
+        columns=tuple(dict.fromkeys(entry["column"] for entry in study["runs"])),
+        runs=by_place,
+        baselines=study["baselines"],
+        published={(e["row"], e["column"]): (e["mean"], e["sd"]) for e in study["published"]},
+        published_in=study["published_in"],
+        command=study["command"],
+        notes=tuple(study["notes"]),
+        view=study.get("view", "accuracy"),
+        failures=failures,
+        missing=tuple(missing),
+    )
+
+
+def _arrange(path: Path, found: list[Run]) -> Results:
+    """Loose runs as a table: federations are columns, whatever else differs between them (but the seed) names rows."""
+    differing = differing_settings([run.config for run in found]) - {"seed", "federation"}
+    names = ["selector", "optimizer", *sorted(differing - {"selector", "optimizer"})]
+    by_place: dict[Place, dict[int, Run]] = {}
+    for run in found:
+        parts = [str(run.config["selector"])]
+        parts += [_named(key, run.config.get(key)) for key in names[1:] if key in differing]
+        by_place.setdefault((" · ".join(parts), str(run.config["federation"])), {})[run.seed] = run
+    rows = tuple(dict.fromkeys(row for row, _ in by_place))
+    uniform = next((row for row in rows if row.split(" · ")[0] == "uniform"), None)
+    return Results(
+        title=f"Run {path.name}" if len(found) == 1 else f"Runs in {path.name}",
+        path=path,
+        rows=rows,
+        columns=tuple(dict.fromkeys(column for _, column in by_place)),
+        runs=by_place,
+        baselines={} if uniform is None else dict.fromkeys(rows, uniform),
+        command=f"feddiverse report {path.name}",
+    )
+
+
+def differing_settings(configs: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The keys whose value is not the same everywhere."""
+    configs = list(configs)
+    keys = {key for config in configs for key in config}
+    return {key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)}
+
+
+def _named(key: str, value: Any) -> str:
+    return str(value) if key in {"optimizer", "estimator", "model"} else f"{key} {value}"

@@ -1,0 +1,146 @@
+"""Reads what runs left behind: one `Run` per run directory. Plain files in, plain data out."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse.errors import UserError
+from feddiverse.heterogeneity import triplet
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. `rounds` holds one record a round, as `rounds.jsonl` has them."""
+
+    path: Path
+    config: dict[str, Any]
+    result: dict[str, Any]
+    federation: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    triplets: dict[str, Any] | None
+    environment: dict[str, Any]
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def worst_group_accuracy(self) -> float:
+        return float(self.result["worst_group_accuracy"])
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """The true interaction matrices [client, class, attribute], for looking back only."""
+        return np.asarray(self.federation["counts"], dtype=np.int64)
+
+    @cached_property
+    def curve(self) -> tuple[Floats, Floats]:
+        """Evaluated rounds, and the worst-group accuracy there."""
+        seen = [(r["round"], r["worst_group_accuracy"]) for r in self.rounds if r["worst_group_accuracy"] is not None]
+        pairs = np.array(seen, dtype=np.float64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+    @cached_property
+    def choices(self) -> list[list[int]]:
+        """Whom the selector chose, round by round; rounds of pre-training ask everyone and are left out."""
+        return [r["selected"] for r in self.rounds if r["phase"] == "selected"]
+
+    @cached_property
+    def times_chosen(self) -> NDArray[np.int64]:
+        """[client]"""
+        chosen = [k for choice in self.choices for k in choice]
+        return np.bincount(np.array(chosen, dtype=np.int64), minlength=len(self.counts))
+
+    @cached_property
+    def pooled_shares(self) -> Floats:
+        """[round, class, attribute]: each group's share of the data that was trained on in a round."""
+        pooled = np.array([self.counts[choice].sum(axis=0) for choice in self.choices], dtype=np.float64)
+        pooled = pooled.reshape(-1, *self.counts.shape[1:])
+        return np.asarray(pooled / np.maximum(pooled.sum(axis=(1, 2), keepdims=True), 1))
+
+    @cached_property
+    def true_triplets(self) -> Floats:
+        """[client, 3]: CI, AI, SC of the true matrices."""
+        return np.asarray(triplet(self.counts), dtype=np.float64)
+
+    @cached_property
+    def estimated_triplets(self) -> Floats | None:
+        """[client, 3], NaN where a client was never estimated; None when the selector estimates nothing."""
+        if self.triplets is None or not self.triplets.get("triplets"):
+            return None
+        estimated = np.full((len(self.counts), 3), np.nan)
+        for client, values in self.triplets["triplets"].items():
+            estimated[int(client)] = values
+        return estimated
+
+    @property
+    def effective_clients(self) -> float:
+        """How many equally used clients would be as concentrated: 1 / Σ share² (inverse Simpson index)."""
+        total = self.times_chosen.sum()
+        return float(total**2 / max((self.times_chosen.astype(np.float64) ** 2).sum(), 1))
+
+    @property
+    def smallest_group_share(self) -> float:
+        """The share of the rarest group in what a round trains on, averaged over rounds."""
+        shares = self.pooled_shares
+        return float(shares.reshape(len(shares), -1).min(axis=1).mean()) if len(shares) else float("nan")
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a run in this directory came to its end."""
+    return (path / "result.json").is_file()
+
+
+def read(path: Path) -> Run:
+    """The finished run in `path`."""
+    try:
+        config = tomllib.loads((path / "config.toml").read_text("utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path / 'config.toml'} cannot be read ({error}); is {path} a run directory?") from error
+    lines = _text(path / "rounds.jsonl").splitlines()
+    return Run(
+        path=path,
+        config=config,
+        result=read_json(path / "result.json"),
+        federation=read_json(path / "federation.json"),
+        rounds=[_parse(line, path / "rounds.jsonl") for line in lines if line.strip()],
+        triplets=read_json(path / "triplets.json") if (path / "triplets.json").exists() else None,
+        environment=read_json(path / "environment.json") if (path / "environment.json").exists() else {},
+    )
+
+
+def find(folder: Path) -> Iterator[Path]:
+    """Directories of finished runs in `folder`: itself, or up to two levels below."""
+    for pattern in ("result.json", "*/result.json", "*/*/result.json"):
+        yield from sorted(found.parent for found in folder.glob(pattern) if (found.parent / "config.toml").exists())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object, or a sentence that names the file."""
+    return _parse(_text(path), path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({error}); the run directory is not complete.") from error
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not valid JSON ({error}); delete that run and run it again.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds no JSON object; delete that run and run it again.")
+    return value

@@ -1,0 +1,181 @@
+"""One small table type, written as Rich text, Markdown, CSV or LaTeX (and by the page's template as HTML)."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from feddiverse.experiment import files
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+Mark = Literal["", "best", "second"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is shown, the number behind it (for sorting and CSV), what stands small beside it, and further numbers."""
+
+    text: str
+    value: float | None = None
+    mark: Mark = ""
+    beside: str = ""
+    numbers: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The first column names the row. `name` is the file's stem; `notes` say by which rules the numbers came about."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def is_numeric(self, column: int) -> bool:
+        """Whether a column holds numbers, so that it is set flush right and sorted as such."""
+        return any(row[column].value is not None or row[column].numbers for row in self.rows)
+
+
+def to_rich(table: Table) -> "RichTable":
+    """For a terminal; notes are for the caller to print, in the full width."""
+    from rich.markup import escape
+    from rich.table import Table as RichTable
+
+    rich = RichTable(title=escape(table.title))
+    for index, name in enumerate(table.columns):
+        rich.add_column(escape(name), justify="right" if table.is_numeric(index) else "left")
+    style = {"best": "[bold]{}[/bold]", "second": "[underline]{}[/underline]", "": "{}"}
+    for row in table.rows:
+        rich.add_row(
+            *(
+                style[cell.mark].format(escape(cell.text))
+                + (f"\n[dim]{escape(cell.beside)}[/dim]" if cell.beside else "")
+                for cell in row
+            )
+        )
+    return rich
+
+
+def to_markdown(table: Table) -> str:
+    """GitHub's Markdown."""
+    style = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
+
+    def line(texts: list[str]) -> str:
+        return "| " + " | ".join(texts) + " |"
+
+    def shown(cell: Cell) -> str:
+        text = style[cell.mark].format(_markdown(cell.text))
+        return f"{text} ({_markdown(cell.beside)})" if cell.beside else text
+
+    rules = ["---:" if table.is_numeric(i) else "---" for i in range(len(table.columns))]
+    lines = [f"### {_markdown(table.title)}", "", line([_markdown(c) for c in table.columns]), line(rules)]
+    lines += [line([shown(cell) for cell in row]) for row in table.rows]
+    lines += ["", *(_markdown(note) + "  " for note in table.notes)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """Numbers where a cell has some, with its further numbers in columns of their own; words elsewhere."""
+    further = [
+        list(dict.fromkeys(key for row in table.rows for key in row[index].numbers))
+        for index in range(len(table.columns))
+    ]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        [head for i, name in enumerate(table.columns) for head in (name, *(f"{name} {key}" for key in further[i]))]
+    )
+    for row in table.rows:
+        writer.writerow(
+            [
+                value
+                for i, cell in enumerate(row)
+                for value in (_csv_value(cell), *(cell.numbers.get(key) for key in further[i]))
+            ]
+        )
+    return out.getvalue()
+
+
+def _csv_value(cell: Cell) -> str | float:
+    if cell.value is not None or cell.text == "–":
+        return "" if cell.value is None else cell.value
+    # A text that a spreadsheet would take for a formula is quoted, since names come from data.
+    return "'" + cell.text if cell.text[:1] in {"=", "+", "@"} else cell.text
+
+
+def to_latex(table: Table) -> str:
+    """A booktabs table."""
+    style = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
+
+    def shown(cell: Cell) -> str:
+        text = style[cell.mark] % _latex(cell.text)
+        return rf"{text} {{\scriptsize ({_latex(cell.beside)})}}" if cell.beside else text
+
+    aligned = "".join("r" if table.is_numeric(i) else "l" for i in range(len(table.columns)))
+    caption = " ".join([table.title.rstrip(".") + ".", *table.notes])
+    lines = [
+        r"\begin{table}",
+        r"    \centering",
+        rf"    \caption{{{_latex(caption)}}}",
+        rf"    \label{{tab:{table.name}}}",
+        rf"    \begin{{tabular}}{{{aligned}}}",
+        r"        \toprule",
+        "        " + " & ".join(_latex(c) for c in table.columns) + r" \\",
+        r"        \midrule",
+        *("        " + " & ".join(shown(cell) for cell in row) + r" \\" for row in table.rows),
+        r"        \bottomrule",
+        r"    \end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_all(table: Table, folder: Path) -> list[Path]:
+    """The table as .md, .csv and .tex in `folder`."""
+    with files.telling(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for suffix, render in {"md": to_markdown, "csv": to_csv, "tex": to_latex}.items():
+        path = folder / f"{table.name}.{suffix}"
+        files.write(path, render(table).encode())
+        written.append(path)
+    return written
+
+
+def _markdown(text: str) -> str:
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ")
+    return re.sub(r"([\\|*_`\[\]])", r"\\\1", text)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "×": r"$\times$",
+    "≥": r"$\geq$",
+    "∀": r"$\forall$",
+    "∉": r"$\notin$",
+    "≠": r"$\neq$",
+    "κ": r"$\kappa$",
+    "θ": r"$\theta$",
+    "Σ": r"$\Sigma$",
+    "²": r"$^2$",
+    "→": r"$\to$",
+    "·": r"$\cdot$",
+    "…": r"\dots{}",
+    "–": "--",
+    "’": "'",
+    **{c: "\\" + c for c in "&%$#_{}"},
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(c, c) for c in text)

@@ -1,0 +1,180 @@
+"""The tables of a report: the paper's layout with ours beside it, every comparison in full, how clients were used."""
+
+from feddiverse.report.cost_tables import estimators_table, overhead_table
+from feddiverse.report.results import LEVELS, Results, Summary
+from feddiverse.report.statistics import DEVIATION_RULE, Difference, Reached, Spread, spread
+from feddiverse.report.table import Cell, Mark, Table
+
+NOTHING = Cell("–")
+
+
+def percent(spread: Spread) -> str:
+    """`94.01 ± 0.98`, in percent as in the paper; a single seed has no deviation."""
+    mean = f"{100 * spread.mean:.2f}"
+    return mean if spread.sd is None else f"{mean} ± {100 * spread.sd:.2f}"
+
+
+def points(difference: Difference) -> str:
+    """`+2.1 [+0.3, +3.9]`: percentage points with their interval."""
+    mean = signed(100 * difference.mean)
+    if difference.low is None or difference.high is None:
+        return mean
+    return f"{mean} [{signed(100 * difference.low)}, {signed(100 * difference.high)}]"
+
+
+def signed(value: float) -> str:
+    """Two digits with a sign, the minus being a minus."""
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def all_tables(results: Results) -> list[Table]:
+    """What a report shows and a study writes; a single cell has nothing to be compared with."""
+    if results.view == "overhead":
+        return [overhead_table(results)]
+    if results.view == "estimators":
+        return [estimators_table(results)]
+    compared = [accuracy_table(results), comparison_table(results)] if len(results.summaries) > 1 else []
+    return [*compared, usage_table(results)]
+
+
+def accuracy_table(results: Results) -> Table:
+    """Worst-group accuracy, rows × columns, as the paper's tables have it."""
+    marks = {column: _marks(results.ranked(column)) for column in results.columns}
+    rows = []
+    for row in results.rows:
+        cells = [Cell(row)]
+        for column in results.columns:
+            summary = results.summaries.get((row, column))
+            cells.append(NOTHING if summary is None else _accuracy_cell(summary, marks[column].get(row, "")))
+        rows.append(tuple(cells))
+    notes = [
+        f"Worst-group accuracy in percent, mean ± {DEVIATION_RULE}{_seeds(results)}. Best bold, second underlined."
+    ]
+    if any(s.published for s in results.summaries.values()):
+        notes.append(f"In brackets or small: the paper’s value ({results.published_in}).")
+    return Table("accuracy", results.title, ("Method", *results.columns), tuple(rows), (*notes, *results.notes))
+
+
+def comparison_table(results: Results) -> Table:
+    """One line per cell: ours, the paper's, the paired difference with its interval, rounds to reach each level."""
+    marks = {column: _marks(results.ranked(column)) for column in results.columns}
+    several, published = len(results.columns) > 1, any(s.published for s in results.summaries.values())
+    rows = []
+    for (row, column), summary in results.summaries.items():
+        line = [Cell(row), *([Cell(column)] if several else [])]
+        ours = _accuracy_cell(summary, marks[column].get(row, ""))
+        line.append(Cell(ours.text, ours.value, ours.mark, numbers=ours.numbers))
+        line += [_published_cell(summary)] if published else []
+        line.append(_difference_cell(summary.difference))
+        line += [_reached_cell(summary.reached[level]) for level in LEVELS]
+        rows.append(tuple(line))
+    baselines = sorted({results.baselines[s.row] for s in results.summaries.values() if s.difference})
+    against = f" to {', '.join(baselines)}" if len(baselines) == 1 else ""
+    heads = ["Method", *(["Federation"] if several else []), "Worst-group accuracy", *(["Paper"] if published else [])]
+    heads += [f"Difference{against}", *(f"Rounds to {100 * level:.0f} %" for level in LEVELS)]
+    notes = (
+        f"Mean ± {DEVIATION_RULE}. Differences are paired by seed, in percentage points, with a 95 % t interval.",
+        "Rounds: mean first evaluated round at the level or above, over seeds that reach it (how many, if not all).",
+    )
+    return Table("comparison", "Every comparison", tuple(heads), tuple(rows), notes)
+
+
+def usage_table(results: Results) -> Table:
+    """What each selector did to the federation: who took part, and how balanced the pooled data were."""
+    several = len(results.columns) > 1
+    rows = []
+    for (row, column), found in results.runs.items():
+        several_runs = [run for run in found.values() if run.choices]
+        if not several_runs:
+            continue
+        effective = spread([run.effective_clients for run in several_runs]).mean
+        smallest = spread([run.smallest_group_share for run in several_runs]).mean
+        chosen = spread([float((run.times_chosen > 0).sum()) for run in several_runs]).mean
+        clients, groups = len(several_runs[0].counts), several_runs[0].counts[0].size
+        rows.append(
+            (
+                Cell(row),
+                *([Cell(column)] if several else []),
+                Cell(f"{chosen:.1f} of {clients}", chosen),
+                Cell(f"{effective:.1f}", effective),
+                Cell(f"{100 * smallest:.1f} %", 100 * smallest, beside=f"even: {100 / groups:.1f} %"),
+            )
+        )
+    heads = ("Method", *(["Federation"] if several else []), "Clients ever chosen", "Effective clients", "Rarest group")
+    notes = (
+        "Effective clients: 1 / Σ share², how many evenly used clients would be as concentrated. Rarest group: its "
+        "share of the data a round trains on, mean over rounds. Rounds of pre-training are left out. Means over seeds.",
+    )
+    return Table("usage", "What selection did to the federation", heads, tuple(rows), notes)
+
+
+def as_json(results: Results) -> dict[str, object]:
+    """The comparison as plain data; accuracies and differences as fractions."""
+    return {
+        "title": results.title,
+        "cells": [
+            {
+                "method": s.row,
+                "federation": s.column,
+                "seeds": s.accuracy.n,
+                "worst_group_accuracy": s.accuracy.mean,
+                "sd": s.accuracy.sd,
+                "paper_percent": s.published and s.published[0],
+                "difference": s.difference and s.difference.mean,
+                "low": s.difference and s.difference.low,
+                "high": s.difference and s.difference.high,
+                "rounds_to": {f"{100 * level:.0f}": reached.rounds for level, reached in s.reached.items()},
+            }
+            for s in results.summaries.values()
+        ],
+        "missing": list(results.missing),
+        "failures": dict(results.failures),
+    }
+
+
+def _marks(ranked: list[Summary]) -> dict[str, Mark]:
+    """Best and second by the shown mean; equal numbers share a mark, and a lone row needs none."""
+    if len(ranked) < 2:
+        return {}
+    levels = list(dict.fromkeys(round(100 * s.accuracy.mean, 2) for s in ranked))[:2]
+    names: dict[float, Mark] = dict(zip(levels, ("best", "second"), strict=False))
+    shown = {s.row: names.get(round(100 * s.accuracy.mean, 2), "") for s in ranked}
+    return {row: mark for row, mark in shown.items() if mark}
+
+
+def _accuracy_cell(summary: Summary, mark: Mark) -> Cell:
+    beside = "" if summary.published is None else f"paper {summary.published[0]:.2f} ± {summary.published[1]:.2f}"
+    sd = None if summary.accuracy.sd is None else 100 * summary.accuracy.sd
+    numbers = {"sd": sd, "seeds": summary.accuracy.n}
+    return Cell(percent(summary.accuracy), 100 * summary.accuracy.mean, mark, beside, numbers)
+
+
+def _published_cell(summary: Summary) -> Cell:
+    if summary.published is None:
+        return NOTHING
+    mean, sd = summary.published
+    return Cell(f"{mean:.2f} ± {sd:.2f}", mean, numbers={"sd": sd})
+
+
+def _difference_cell(difference: Difference | None) -> Cell:
+    if difference is None:
+        return NOTHING
+    bounds = {
+        name: None if bound is None else 100 * bound
+        for name, bound in (("low", difference.low), ("high", difference.high))
+    }
+    return Cell(points(difference), 100 * difference.mean, numbers=bounds)
+
+
+def _reached_cell(reached: Reached) -> Cell:
+    if reached.rounds is None:
+        return Cell("–", numbers={"reached": 0})
+    part = "" if reached.reached == reached.n else f"{reached.reached} of {reached.n}"
+    return Cell(f"{reached.rounds:.0f}", reached.rounds, beside=part, numbers={"reached": reached.reached})
+
+
+def _seeds(results: Results) -> str:
+    numbers = sorted({s.accuracy.n for s in results.summaries.values()})
+    if len(numbers) > 1:
+        return f" ({numbers[0]}–{numbers[-1]} seeds)"
+    return " (one seed)" if numbers == [1] else f" ({numbers[0]} seeds)"
