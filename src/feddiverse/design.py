@@ -64,23 +64,23 @@ def search(
 
 def _descend(counts: Counts, wanted: Array, rng: np.random.Generator) -> Counts:
     """Sweep over the clients until a sweep helps little, or the metrics are close enough."""
-    num_clients = len(counts)
     triplets, pooled = triplet(counts), counts.sum(axis=0)
-    loss = _loss(triplet(pooled), triplets.mean(axis=0), wanted)
+    means = triplets.mean(axis=0)
+    loss = _loss(triplet(pooled), means, wanted)
     for _ in range(SWEEPS):
         before = loss
-        for k in rng.permutation(num_clients):
+        for k in rng.permutation(len(counts)):
             moves = _moves(counts[k])
             if not len(moves):
                 continue
             after = triplet(counts[k] + moves)
-            means = triplets.mean(axis=0) + (after - triplets[k]) / num_clients
-            losses = _loss(triplet(pooled + moves), means, wanted)
+            means_after = means + (after - triplets[k]) / len(counts)
+            losses = _loss(triplet(pooled + moves), means_after, wanted)
             i = int(losses.argmin())
             if losses[i] < loss:
                 counts[k] += moves[i]
                 pooled += moves[i]
-                triplets[k], loss = after[i], losses[i]
+                triplets[k], means, loss = after[i], means_after[i], losses[i]
         if loss > 0.95 * before or loss < CLOSE_ENOUGH**2:
             break
     return counts

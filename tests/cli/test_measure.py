@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from feddiverse.cli import app
+from feddiverse.cli.measure import _complete
 from feddiverse.errors import UserError
 from feddiverse.splits import FEDERATIONS, PAPER, counts_of
 
@@ -96,6 +97,22 @@ def test_a_design_reports_its_distance() -> None:
     assert measured["design"]["distance"] < 0.002
     assert measured["design"]["targets"]["gci"] == pytest.approx(0.163, abs=0.001)
     assert "within 0.00" in call("measure", text)
+
+
+def test_a_text_too_long_for_a_file_name_is_still_a_name() -> None:
+    targets = ",".join(f"{name}={value:.60f}" for name, value in zip(METRICS, (0, 0, 0.2, 0.1, 0.1, 0.4), strict=True))
+    measured = json.loads(call("measure", f"design({targets}):cmnist", "--json"))
+    assert measured["csc"] == pytest.approx(0.4, abs=0.002)
+
+
+def test_a_file_does_not_hide_a_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cmnist-gsc").write_text("anything")
+    assert len(json.loads(call("measure", "cmnist-gsc", "--json"))["clients"]) == 24
+
+
+def test_names_are_completed() -> None:
+    assert _complete("spawrious-g") == ["spawrious-gsc", "spawrious-gci", "spawrious-gai", "spawrious-gci-100"]
 
 
 def test_the_seed_makes_random_splits() -> None:

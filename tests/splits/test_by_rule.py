@@ -112,6 +112,8 @@ def test_on_digits_they_are_scaled_to_fit() -> None:
     [
         ("iid(clients=4", "lacks its closing parenthesis"),
         ("iid(clients=0)", "'clients' in 'iid\\(clients=0\\)' must be at least 1"),
+        ("iid(samples=10000000000)", "must be at least 1 and at most 10000000"),
+        ("iid(clients=100000,samples=100000,classes=1000)", "more than 10000000 counts"),
         ("iid(clients=1.5)", "must be a whole number, not '1.5'"),
         ("iid(clients)", "must be a whole number, not ''"),
         ("iid(alpha=1)", "'alpha=1' in 'iid\\(alpha=1\\)' is not option=value with an option of select, clients"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from os.path import isfile  # unlike Path.is_file, it bears texts too long for a file name
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,20 +37,40 @@ class Measured:
         return max((abs(getattr(self.metrics, name) - target) for name, target in self.targets.items()), default=0.0)
 
 
+def _complete(incomplete: str) -> list[str]:
+    from feddiverse.splits import FEDERATIONS
+
+    return [name for name in FEDERATIONS if name.startswith(incomplete)]
+
+
 def measure(
     target: str = typer.Argument(
-        "", metavar="TARGET", help="A federation's name, split:source, or a CSV.", show_default=False
+        "",
+        metavar="TARGET",
+        help="A federation's name, split:source, or a CSV.",
+        show_default=False,
+        autocompletion=_complete,
     ),
     all_seven: bool = typer.Option(False, "--all", help="Measure the paper's seven federations instead."),
-    client: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column that names the client [client]."),
-    label: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column with the class [label]."),
-    attribute: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column with the attribute [attribute]."),
+    client: str = typer.Option(
+        "", metavar="COLUMN", help="Of a CSV: the column that names the client (default: client)."
+    ),
+    label: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column with the class (default: label)."),
+    attribute: str = typer.Option(
+        "", metavar="COLUMN", help="Of a CSV: the column with the attribute (default: attribute)."
+    ),
     count: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column that says how many samples a row is."),
     seed: int = typer.Option(0, min=0, help="For splits made at random."),
     json: bool = typer.Option(False, "--json", help="Print JSON for programs."),
     plot: Path | None = typer.Option(None, metavar="FILE", help="Draw matrices and metrics (.png, .svg or .pdf)."),
 ) -> None:
-    """Measure how skewed a federation is: six metrics, and each client's triplet. Needs no data."""
+    """Measure how skewed a federation is: six metrics, and each client's triplet. Needs no data.
+
+    TARGET is a federation's name, split:source, or a CSV.
+    """
+    from feddiverse.cli.console import err
+    from feddiverse.splits import PAPER
+
     if all_seven == bool(target):
         raise UserError(
             "Say what to measure: a federation's name, split:source, a CSV, or --all for the paper's seven."
@@ -58,12 +79,8 @@ def measure(
         _check_plot(plot)
     columns = {"client": client, "label": label, "attribute": attribute, "count": count}
     columns = {option: name for option, name in columns.items() if name}
-    if all_seven:
-        from feddiverse.splits import PAPER
-
-        measured = [_measure(name, columns, seed) for name in PAPER]
-    else:
-        measured = [_measure(target, columns, seed)]
+    with err.status("Measuring…"):
+        measured = [_measure(name, columns, seed) for name in (PAPER if all_seven else [target])]
     if json:
         from json import dumps
 
@@ -72,8 +89,6 @@ def measure(
     else:
         _print(measured)
     if plot is not None:
-        from feddiverse.cli.console import err
-
         with err.status("Drawing…"):
             from feddiverse.report.federation_figure import draw
 
@@ -82,20 +97,20 @@ def measure(
 
 def _measure(target: str, columns: dict[str, str], seed: int) -> Measured:
     from feddiverse.heterogeneity import measure as six_metrics
-    from feddiverse.splits import split_of
+    from feddiverse.splits import FEDERATIONS, split_of
 
     path = Path(target)
-    is_csv = path.is_file() or (path.suffix.lower() in (".csv", ".tsv") and ":" not in target)
+    is_csv = target not in FEDERATIONS and (
+        isfile(target) or (path.suffix.lower() in (".csv", ".tsv") and ":" not in target)
+    )
     if columns and not is_csv:
         raise UserError(f"--{next(iter(columns))} names a column of a CSV, but '{target}' is not a file.")
     clients: list[Any]
     targets: Mapping[str, float] = {}
     if is_csv:
-        from feddiverse.cli.console import err
         from feddiverse.splits.from_csv import read
 
-        with err.status(f"Counting the rows of {path.name}…"):
-            tally = read(path, **columns)
+        tally = read(path, **columns)
         counts, clients = tally.counts, tally.clients
     elif target.startswith("table:"):
         counts, clients = _count_table(Path(target.removeprefix("table:")), seed)

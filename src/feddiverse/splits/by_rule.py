@@ -20,6 +20,8 @@ from feddiverse.splits.paper import PAPER, SPLITS, Split
 
 Rng = np.random.Generator
 
+LARGEST = 10_000_000  # of any number in an option, and of the cells of all matrices: what a laptop's memory holds
+
 
 def iid(rng: Rng, clients: int = 24, samples: int = 4800, classes: int = 2, attributes: int = 2) -> Split:
     """Every client a random part of the balanced pool."""
@@ -109,14 +111,16 @@ def _options(text: str, inside: str, defaults: dict[str, Any]) -> dict[str, Any]
             kind = "a whole number" if isinstance(defaults[key], int) else "a number"
             raise UserError(f"'{key}' in '{text}' must be {kind}, not '{value}'.") from None
         number = options[key]
-        if isinstance(number, int) and number < 1:
-            raise UserError(f"'{key}' in '{text}' must be at least 1.")
+        if isinstance(number, int) and not 1 <= number <= LARGEST:
+            raise UserError(f"'{key}' in '{text}' must be at least 1 and at most {LARGEST}.")
         if key == "alpha" and not 0 < number < math.inf:
             raise UserError(f"'alpha' in '{text}' must be positive.")
         if isinstance(number, float) and key != "alpha" and not 0 <= number <= 1:
             raise UserError(f"'{key}' in '{text}' must lie between 0 and 1.")
     if options["samples"] < options["clients"]:
         raise UserError(f"'{text}' has fewer samples ({options['samples']}) than clients ({options['clients']}).")
+    if math.prod(options[key] for key in ("clients", "classes", "attributes")) > LARGEST:
+        raise UserError(f"'{text}' asks for more than {LARGEST} counts: use fewer clients, classes or attributes.")
     return options
 
 
