@@ -35,7 +35,8 @@ def accepted(name: str, arrived: Path, official: bool) -> Path:
     """A folder ready for the cache with just what `name` needs. `official`: nobody vouches for it but its content."""
     if name in FILES:
         return _accepted_files(name, arrived)
-    root = sources.find(name, arrived)
+    folders = [arrived, *sorted(path for path in arrived.iterdir() if path.is_dir())]
+    root = next((root for folder in folders if (root := sources.find(name, folder))), None)
     if root is None:
         raise UserError(f"What was given does not have the layout of {name}: see docs/data.md.")
     if name == "waterbirds":

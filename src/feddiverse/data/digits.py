@@ -48,7 +48,7 @@ def open_digits(num_classes: int, num_attributes: int, seed: int) -> ColouredDig
 def _load() -> tuple[NDArray[np.uint8], str]:
     """The table [5000, 785], pixels then digit, and the SHA-256 of the file it comes from.
 
-    Parsing the text takes half a second, so the parsed table is kept in the cache if that can be written.
+    Parsing the text takes a moment, so the parsed table is kept in the cache if that can be written.
     """
     packed = _package_file().read_bytes()
     digest = hashlib.sha256(packed).hexdigest()
@@ -59,9 +59,9 @@ def _load() -> tuple[NDArray[np.uint8], str]:
             return table, digest
     except (OSError, ValueError, EOFError):
         pass  # not there yet, or damaged: parse it again
-    text = gzip.decompress(packed).decode("ascii").replace("\n", ",").rstrip(",")
-    table = np.array(text.split(","), dtype=np.uint8).reshape(5000, 785)
-    with contextlib.suppress(OSError, UserError):  # a cache that cannot be written costs half a second, no more
+    text = gzip.decompress(packed).decode("ascii").replace("\n", ",")
+    table = np.fromstring(text, np.uint8, sep=",").reshape(5000, 785)
+    with contextlib.suppress(OSError, UserError):  # a cache that cannot be written costs that moment, no more
         cache.save_array(kept, table)
     return table, digest
 

@@ -27,17 +27,18 @@ def open_waterbirds(
 def list_waterbirds(root: Path) -> Listing:
     """The train and test pictures that `metadata.csv` names, in its order."""
     table = root / "metadata.csv"
-    files, numbers, line = [], [], 1
+    files, numbers = [], []
     try:
         with table.open(newline="", encoding="utf-8") as stream:
-            for line, row in enumerate(csv.DictReader(stream, strict=True), start=2):
-                files.append(str(row["img_filename"]))
+            for row in csv.DictReader(stream, strict=True):
+                name = PurePosixPath(row["img_filename"])
+                if name.is_absolute() or ".." in name.parts:
+                    raise ValueError(f"the picture {name} lies outside the folder")
                 numbers.append([_number(row, column) for column in _COLUMNS])
-                if PurePosixPath(files[-1]).is_absolute() or ".." in PurePosixPath(files[-1]).parts:
-                    raise ValueError(f"the picture {files[-1]} lies outside the folder")
+                files.append(str(name))
     except (OSError, KeyError, ValueError, csv.Error) as error:
         what = f"column {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{table} cannot be read as Waterbirds' metadata at line {line}: {what}.") from error
+        raise UserError(f"{table} cannot be read as Waterbirds' metadata at line {len(files) + 2}: {what}.") from error
     if not files:
         raise UserError(f"{table} is empty: it must name the pictures of Waterbirds.")
     y, a, split = np.array(numbers, np.int64).T
