@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -134,6 +135,27 @@ def test_a_client_whose_data_cannot_be_read_fails_alone(monkeypatch):
         replies = list(engine.ask(TASK, THETA, range(6)))
     assert values(replies) == [0, 1, 2, None, 4, 5]
     assert "data cannot be read" in replies[3].failure
+
+
+def test_vectors_do_not_travel_through_pipes():
+    """Counted, not timed: a reply costs the pipe a few hundred bytes however long its vector is."""
+    with engine_of(shifted()) as engine:
+        list(engine.ask(TASK, THETA, range(6)))
+        before = psutil.Process().io_counters()
+        replies = list(engine.ask(TASK, THETA, range(6)))
+        after = psutil.Process().io_counters()
+    assert sum(reply.vector.nbytes for reply in replies) == 6 * 4 * NUM_WEIGHTS
+    assert after.read_chars - before.read_chars < 6 * 1000
+    assert after.write_chars - before.write_chars < 6 * 1000
+
+
+def test_workers_whose_thread_has_ended_are_replaced():
+    """To Linux a worker's parent is the thread that forked it, and workers die with their parent."""
+    with engine_of(shifted()) as engine:
+        thread = threading.Thread(target=lambda: list(engine.ask(TASK, THETA, range(6))))
+        thread.start()
+        thread.join()
+        assert values(engine.ask(TASK, THETA, range(6))) == list(range(6))
 
 
 def test_nothing_is_left_behind():

@@ -7,8 +7,10 @@ import signal
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from feddiverse.engine.shared import SharedVectors
@@ -77,6 +79,7 @@ def serve(
     gc.freeze()  # collecting what the parent made would write to pages that are shared until written
     _use_one_thread()
     _keep_freed_memory()
+    _be_first_when_memory_ends()
     shared.theta.flags.writeable = False
     while True:
         try:
@@ -108,6 +111,12 @@ def _keep_freed_memory() -> None:
     trim_threshold, mmap_threshold, never = -1, -3, 1 << 30
     if mallopt and mallopt(mmap_threshold, never):
         mallopt(trim_threshold, never)
+
+
+def _be_first_when_memory_ends() -> None:
+    """Have Linux kill a worker, which can be replaced, rather than the parent, which holds the run."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def _die_with(parent: int) -> None:
