@@ -91,6 +91,19 @@ def test_a_table_of_pictures_is_measured_by_its_training_rows(tmp_path: Path) ->
     assert [(c["client"], c["n"]) for c in measured["clients"]] == [("north", 6), ("south", 6)]
 
 
+def test_a_table_without_clients_needs_a_split(tmp_path: Path) -> None:
+    path = tmp_path / "pictures.csv"
+    path.write_text("image,class,attribute,split\na.png,0,0,train\nb.png,1,1,test\n")
+    assert f"such as 'gsc:table:{path}'" in refused("measure", f"table:{path}")
+    assert len(json.loads(call("measure", f"gsc:table:{path}", "--json"))["clients"]) == 24
+
+
+def test_a_figure_is_drawn_beside_what_is_printed(tmp_path: Path) -> None:
+    path = tmp_path / "figure.png"
+    assert json.loads(call("measure", "cmnist-gsc", "--json", "--plot", str(path)))["gai"] == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_design_reports_its_distance() -> None:
     text = "design(like=spawrious-gci,clients=20,samples=4000):cmnist"
     measured = json.loads(call("measure", text, "--json"))

@@ -88,6 +88,10 @@ def test_metrics_that_are_not_named_are_free() -> None:
     assert measure(split.counts).csc == pytest.approx(0.9, abs=0.002)
 
 
+def test_a_design_of_a_single_group_has_no_choice() -> None:
+    assert counts_of("design(gci=0,clients=2,samples=10,classes=1,attributes=1):cmnist").tolist() == [[[5]], [[5]]]
+
+
 def test_a_design_that_cannot_be_is_refused_with_its_distance() -> None:
     # Clients that are all balanced pool to a balanced whole.
     with pytest.raises(UserError, match=r"nearest miss by 0\.\d+ \((gci|cci)\)"):
