@@ -1,6 +1,7 @@
 """`feddiverse run`: one training run, shown live, written to a run directory."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,7 @@ def run(
             )  # fmt: skip
         except KeyboardInterrupt:
             live.interrupted()
-            raise typer.Exit(130) from None
+            os._exit(130)  # all is written, workers are gone; taking torch down in order could take seconds
     if json_:
         typer.echo(json.dumps(result))
     else:

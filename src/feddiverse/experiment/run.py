@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import importlib
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feddiverse.errors import RunError, UserError
+from feddiverse.errors import UserError
 from feddiverse.experiment import environment
 from feddiverse.experiment.checkpoint import Snapshot, Writer
 from feddiverse.experiment.config import Config, settings
@@ -22,6 +23,7 @@ from feddiverse.messages import Engine, Train, Vector
 from feddiverse.server import aggregation, selection
 from feddiverse.server.rounds import Plan, Round, rounds
 from feddiverse.server.selection.base import Selector
+from feddiverse.server.selection.statistics import statistics
 
 if TYPE_CHECKING:  # it brings torch: a run's directory is made before that is loaded
     from feddiverse.models import ModelSpec
@@ -75,7 +77,7 @@ def execute(
 def _flower() -> Callable[..., dict[str, Any]]:
     """Flower's own way to execute a run: its server app calls `execute` with an engine of its own."""
     try:
-        from feddiverse.engine import flower
+        flower = importlib.import_module("feddiverse.engine.flower")
     except ImportError as error:
         raise UserError(f"The engine 'flower' needs Flower ({error}): pip install 'feddiverse[flower]'.") from error
     execute: Callable[..., dict[str, Any]] = flower.execute
@@ -168,7 +170,7 @@ class _Run:
                     self._write_triplets()
                 if on_round:
                     on_round(record)
-        result = self._result(theta)
+        result = self._result(theta, read_records(self.directory.path))
         self.directory.write_json("result.json", result)
         return result
 
@@ -186,11 +188,9 @@ class _Run:
         if found := triplets(self.selector, self.federation):
             self.directory.write_json("triplets.json", found)
 
-    def _result(self, theta: Vector) -> dict[str, Any]:
-        records = read_records(self.directory.path)
+    def _result(self, theta: Vector, records: list[dict[str, Any]]) -> dict[str, Any]:
+        """All of it from `rounds.jsonl`, since most rounds may have been made in other sessions."""
         last = records[-1]
-        if last["accuracy"] is None:
-            raise RunError(f"The last round in {self.directory.path} was not evaluated.")
         return {
             "worst_group_accuracy": last["worst_group_accuracy"],
             "accuracy": last["accuracy"],
@@ -201,8 +201,20 @@ class _Run:
             "bytes_up": sum(record["bytes_up"] for record in records),
             "theta_sha256": hashlib.sha256(theta.astype("<f4").tobytes()).hexdigest(),
             "run_dir": str(self.directory.path),
+            "selection": _selection([r["selected"] for r in records if r["phase"] == "selected"], self.federation),
             "config": asdict(self.config),
         }
+
+
+def _selection(choices: list[list[int]], federation: Federation) -> dict[str, Any]:
+    """Who was chosen how often, and which data each round pooled."""
+    found = statistics(choices, federation.counts)
+    return {
+        **found.summary(),
+        "times_chosen": found.times_chosen.tolist(),
+        "pooled": found.pooled.tolist(),
+        "smallest_share": found.smallest_share.tolist(),
+    }
 
 
 def _training(config: Config) -> Train:

@@ -1,0 +1,156 @@
+"""`feddiverse run`: what it prints, where, and the sentence for each mistake."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feddiverse.cli import main
+from feddiverse.cli.live import clock
+from feddiverse.experiment import run
+from feddiverse.experiment.config import KEYS
+
+DOCS = Path(__file__).parents[2] / "docs" / "running.md"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Stands in for `execute`: remembers how it was called and makes two rounds up."""
+    seen: list[dict[str, Any]] = []
+
+    def fake(config: Any, out: Path, *, on_round: Any, **how: Any) -> dict[str, Any]:
+        seen.append({"config": config, "out": out, **how})
+        for number in (1, 2):
+            warnings = ["Round 1: client 3 is left out: it fell over."] if number == 1 else []
+            evaluated = {"accuracy": 0.9, "worst_group_accuracy": 0.5} if number == 2 else {}
+            on_round({"round": number, "seconds": 2.0, "train_loss": 0.25, "warnings": warnings, "accuracy": None,
+                      "worst_group_accuracy": None, **evaluated})  # fmt: skip
+        return {"worst_group_accuracy": 0.5, "accuracy": 0.9, "rounds": 2, "seconds": 4.0, "run_dir": str(out)}
+
+    monkeypatch.setattr(run, "execute", fake)
+    return seen
+
+
+def feddiverse(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["feddiverse", "run", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
+
+
+def test_options_file_and_assignments_make_the_config(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[dict[str, Any]]
+) -> None:
+    (tmp_path / "a.toml").write_text("rounds = 5\nseed = 1\nepochs = 3\n")
+    arguments = ["--config", tmp_path / "a.toml", "--seed", 2, "--set", "epochs=4", "--set", "lr=0.5"]
+    assert feddiverse(monkeypatch, *arguments, "--selector", "pow_d", "--workers", 3, "--device", "cpu") == 0
+    config = calls[0]["config"]
+    assert (config.rounds, config.seed, config.epochs, config.lr, config.selector) == (5, 2, 4, 0.5, "pow_d")
+    assert (calls[0]["workers"], calls[0]["device"], calls[0]["engine"], calls[0]["resume"]) == (
+        3,
+        "cpu",
+        "local",
+        False,
+    )
+    assert calls[0]["out"] == Path("runs/digits-gsc-pow_d-fedavgm-seed2-rounds5-epochs4-lr0.5")
+
+
+def test_lines_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], calls: list[dict[str, Any]]
+) -> None:
+    assert feddiverse(monkeypatch, "--out", "there", "--rounds", 12) == 0
+    shown = capsys.readouterr()
+    assert shown.err.splitlines() == [
+        "Warning: Round 1: client 3 is left out: it fell over.",
+        "round 2/12  loss 0.2500  worst group 50.0%  accuracy 90.0%  0:20 left",
+    ]
+    assert shown.out == "Worst-group accuracy 50.00%, accuracy 90.00% after 2 rounds in 0:04; see there.\n"
+
+
+def test_json_and_nothing_else_on_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], calls: list[dict[str, Any]]
+) -> None:
+    assert feddiverse(monkeypatch, "--json", "--out", "there") == 0
+    assert json.loads(capsys.readouterr().out)["run_dir"] == "there"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--set", "round=3"], "Unknown key 'round' in the config; did you mean 'rounds'?"),
+        (["--set", "rounds"], "'--set rounds' is not of the form key=value."),
+        (["--rounds", 0], "Config key 'rounds' must be at least 1, not 0."),
+        (["--set", "lr=quick"], "Config key 'lr' must be a number, not 'quick'."),
+        (["--optimizer", "adam"], "Config key 'optimizer' must be one of fedavg, fedavgm"),
+        (["--config", "no.toml"], "Cannot read the config file no.toml: No such file or directory."),
+        (["--resume", "nowhere"], "There is no run in nowhere: it has no config.toml."),
+        (["--federation", "nowhere"], "nowhere"),
+        (["--selector", "nobody"], "nobody"),
+        (["--engine", "cloud"], "There is no engine 'cloud': choose local or flower."),
+        (["--device", "toaster"], "toaster"),
+        (["--checkpoint", "no.pt"], "There is no checkpoint file no.pt; give another with --checkpoint."),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[object],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert feddiverse(monkeypatch, *arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert sentence in told.err
+    assert "Traceback" not in told.err
+    assert told.err.count("\n") == 1
+    assert not any((tmp_path / "runs").glob("*"))
+
+
+def test_resume_takes_the_config_from_the_directory_and_refuses_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: list[dict[str, Any]]
+) -> None:
+    (tmp_path / "config.toml").write_text("rounds = 5\nseed = 3\n")
+    assert feddiverse(monkeypatch, "--resume", tmp_path, "--rounds", 5) == 0
+    assert calls[0]["config"].seed == 3
+    assert calls[0]["out"] == tmp_path
+    assert calls[0]["resume"] is True
+    assert feddiverse(monkeypatch, "--resume", tmp_path, "--rounds", 6, "--set", "seed=4") == 2
+    assert "has another config: rounds (5, not 6), seed (3, not 4)" in capsys.readouterr().err
+    assert feddiverse(monkeypatch, "--resume", tmp_path, "--out", "elsewhere") == 2
+    assert "leave --out away" in capsys.readouterr().err
+
+
+def test_interrupted_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(config: Any, out: Path, **how: Any) -> None:
+        raise KeyboardInterrupt
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(run, "execute", interrupted)
+    monkeypatch.setattr(os, "_exit", leave)
+    assert feddiverse(monkeypatch, "--out", "there", "--json") == 130
+    assert "go on with: feddiverse run --resume there" in capsys.readouterr().err
+
+
+def test_every_option_and_key_is_documented() -> None:
+    import click
+    import typer
+
+    from feddiverse.cli import app
+
+    text = DOCS.read_text("utf-8")
+    command = typer.main.get_command(app)
+    assert isinstance(command, click.Group)
+    options = [name for option in command.commands["run"].params for name in option.opts]
+    assert [name for name in options if f"`{name}" not in text] == []
+    assert [key for key in KEYS if f"| `{key}` |" not in text] == []
+
+
+def test_clock() -> None:
+    assert [clock(s) for s in (0, 61, 3599, 3600, 7325)] == ["0:00", "1:01", "59:59", "1:00:00", "2:02:05"]
