@@ -28,7 +28,7 @@ _HOME_OF = {
     "triplet": "feddiverse.heterogeneity",
 }
 
-__all__ = ["__version__", *_HOME_OF]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:
