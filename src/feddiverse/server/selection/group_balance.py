@@ -50,6 +50,7 @@ class GroupBalance(Selector):
 
     def __init__(self, estimator: Estimator, pretraining_rounds: int = 1) -> None:
         self.estimator = estimator
+        self.estimator.wants_matrices = True
         self.pretraining_rounds = pretraining_rounds
         self._triplets: dict[int, list[float]] = {}
         self._weights: tuple[NDArray[np.int64], Floats] | None = None  # of these ids

@@ -12,6 +12,7 @@ leaves out:
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,9 +59,12 @@ class HCSFed(Selector):
         lr: float = 0.001,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
+        optimizer: str = "fedavgm",
+        prox_mu: float = 0.0,
     ) -> None:
         self.num_clusters = hcsfed_clusters
-        self.question = (seed, hcsfed_rate, epochs, batch_size, lr, momentum, weight_decay)
+        prox_mu = prox_mu if "fedprox" in optimizer else 0.0  # the sketch is of the update training would give
+        self.question = Sketch(seed, 0, hcsfed_rate, epochs, batch_size, lr, momentum, weight_decay, prox_mu)
         self._sketches: dict[int, list[float]] = {}
         self._centres: Floats = np.zeros((0, 0))
 
@@ -76,14 +80,12 @@ class HCSFed(Selector):
         new = {i: size for i, size in clients.items() if i not in self._sketches}
         if not new:
             return
-        seed, rate, epochs, batch_size, lr, momentum, weight_decay = self.question
-        task = Sketch(seed, round, rate, epochs, batch_size, lr, momentum, weight_decay)
-        for reply in answers(task, new, ask):
+        for reply in answers(replace(self.question, round=round), new, ask):
             if reply.vector is not None:
                 self._sketches[reply.client] = reply.vector.astype(np.float64).tolist()
         if self._sketches and not len(self._centres):
             known = np.array([self._sketches[i] for i in sorted(self._sketches)], np.float64)
-            self._centres = centres(known, self.num_clusters, seed)
+            self._centres = centres(known, self.num_clusters, self.question.seed)
 
     def _from_clusters(self, ids: NDArray[np.int64], k: int, rng: np.random.Generator) -> list[int]:
         if not k:
