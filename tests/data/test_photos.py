@@ -131,6 +131,12 @@ def test_waterbirds_metadata_is_checked(home: Path, waterbirds: Path, old: str, 
         open_source("waterbirds", 2, 2, 0, data_dir=waterbirds)
 
 
+def test_an_empty_waterbirds_table_is_refused(home: Path, waterbirds: Path) -> None:
+    (waterbirds / "metadata.csv").write_text("img_id,img_filename,y,split,place,place_filename\n")
+    with pytest.raises(UserError, match="is empty"):
+        open_source("waterbirds", 2, 2, 0, data_dir=waterbirds)
+
+
 def test_photo_sets_say_what_they_lack(home: Path, waterbirds: Path, spawrious: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="waterbirds has 2 classes and 2 attributes, but the split has 4 classes"):
         load_federation("4:waterbirds", 0, data_dir=waterbirds)
