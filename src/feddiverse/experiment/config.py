@@ -73,7 +73,7 @@ class Config:
     gce_q: float = _key(0.3, "paper estimator: q of generalised cross-entropy", above=0, high=1)
     bias_steps: int = _key(50, "paper estimator: steps of the biased model", low=1)
     attribute_steps: int = _key(10, "paper estimator: steps of the attribute classifier", low=1)
-    consensus_dimensions: int = _key(128, "consensus estimator: dimensions features are projected to", low=1)
+    consensus_dimensions: int = _key(256, "consensus estimator: dimensions features are projected to", low=1)
     num_attributes: int = _key(0, "attribute values assumed by estimators; 0: the federation's", low=0)
 
     def __post_init__(self) -> None:

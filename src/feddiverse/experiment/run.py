@@ -17,13 +17,12 @@ from feddiverse.errors import UserError
 from feddiverse.experiment import environment
 from feddiverse.experiment.checkpoint import Snapshot, Writer
 from feddiverse.experiment.config import Config, settings
+from feddiverse.experiment.records import as_record, describe_federation, selection_statistics, triplets
 from feddiverse.experiment.run_directory import RunDirectory, read_config, read_records
 from feddiverse.federation import Federation
 from feddiverse.messages import Engine, Train, Vector
 from feddiverse.server import aggregation, selection
 from feddiverse.server.rounds import Plan, Round, rounds
-from feddiverse.server.selection.base import Selector
-from feddiverse.server.selection.statistics import statistics
 
 if TYPE_CHECKING:  # it brings torch: a run's directory is made before that is loaded
     from feddiverse.models import ModelSpec
@@ -127,6 +126,7 @@ class _Run:
             self.aggregator.restore(snapshot.aggregator)
             self.selector.restore(snapshot.selector)
         self.start = snapshot
+        self._told = {warning for record in read_records(directory.path) for warning in record["warnings"]}
 
     def _describe(self, weights: Path | None) -> None:
         """`environment.json` and `federation.json`; later sessions must have the same data and starting weights."""
@@ -134,20 +134,7 @@ class _Run:
         if before := self.directory.read_json("environment.json"):
             environment.refuse_other_inputs(before, now)
             return
-        federation = self.federation
-        self.directory.write_json(
-            "federation.json",
-            {
-                "name": federation.name,
-                "source": federation.source.name,
-                "split": federation.name.rpartition(":")[0] or federation.name,
-                "counts": federation.counts.tolist(),
-                "class_names": list(federation.source.class_names),
-                "attribute_names": list(federation.source.attribute_names),
-                "num_test": len(federation.test_ids),
-                "num_selected": self.plan.num_selected,
-            },
-        )
+        self.directory.write_json("federation.json", describe_federation(self.federation, self.plan.num_selected))
         self.directory.write_json("environment.json", now)
 
     def train(self, open_engine: OpenEngine, on_round: OnRound | None) -> dict[str, Any]:
@@ -164,12 +151,13 @@ class _Run:
             for done in loop:
                 theta = done.theta
                 record = as_record(done)
+                if done.test is not None or done.round == self.selector.pretraining_rounds + 1:
+                    record["warnings"] += self._write_triplets()
                 self.directory.append(record)
                 writer.submit(self._snapshot(done))
-                if done.test is not None:
-                    self._write_triplets()
                 if on_round:
                     on_round(record)
+        self._write_triplets()  # in case the run was killed just before it
         result = self._result(theta, read_records(self.directory.path))
         self.directory.write_json("result.json", result)
         return result
@@ -184,9 +172,15 @@ class _Run:
         selector = copy.deepcopy(self.selector.state())
         return Snapshot(done.round, done.theta, self.aggregator.state(), selector, done.lost_in_a_row, self._seconds)
 
-    def _write_triplets(self) -> None:
-        if found := triplets(self.selector, self.federation):
-            self.directory.write_json("triplets.json", found)
+    def _write_triplets(self) -> list[str]:
+        """`triplets.json`, where the selector estimates; returns what a reader should know and was not told yet."""
+        found = triplets(self.selector, self.federation)
+        if not found:
+            return []
+        self.directory.write_json("triplets.json", found)
+        news = [warning for warning in found.get("warnings", []) if warning not in self._told]
+        self._told.update(news)
+        return news
 
     def _result(self, theta: Vector, records: list[dict[str, Any]]) -> dict[str, Any]:
         """All of it from `rounds.jsonl`, since most rounds may have been made in other sessions."""
@@ -201,20 +195,9 @@ class _Run:
             "bytes_up": sum(record["bytes_up"] for record in records),
             "theta_sha256": hashlib.sha256(theta.astype("<f4").tobytes()).hexdigest(),
             "run_dir": str(self.directory.path),
-            "selection": _selection([r["selected"] for r in records if r["phase"] == "selected"], self.federation),
+            "selection": selection_statistics(records, self.federation),
             "config": asdict(self.config),
         }
-
-
-def _selection(choices: list[list[int]], federation: Federation) -> dict[str, Any]:
-    """Who was chosen how often, and which data each round pooled."""
-    found = statistics(choices, federation.counts)
-    return {
-        **found.summary(),
-        "times_chosen": found.times_chosen.tolist(),
-        "pooled": found.pooled.tolist(),
-        "smallest_share": found.smallest_share.tolist(),
-    }
 
 
 def _training(config: Config) -> Train:
@@ -229,35 +212,3 @@ def _training(config: Config) -> Train:
         weight_decay=config.weight_decay,
         prox_mu=config.prox_mu if "fedprox" in config.optimizer else 0.0,
     )
-
-
-def as_record(done: Round) -> dict[str, Any]:
-    """A round as one line of `rounds.jsonl`."""
-    return {
-        "round": done.round,
-        "phase": done.phase,
-        "selected": done.selected,
-        "failed": done.failed,
-        "warnings": done.warnings,
-        "train_loss": done.train_loss,
-        "accuracy": done.test and done.test.accuracy,
-        "worst_group_accuracy": done.test and done.test.worst_group_accuracy,
-        "groups": done.test and done.test.groups,
-        "seconds": done.seconds,
-        "selection_seconds": done.selection_seconds,
-        "bytes_down": sum(row["bytes_down"] for row in done.traffic.values()),
-        "bytes_up": sum(row["bytes_up"] for row in done.traffic.values()),
-        "traffic": done.traffic,
-    }
-
-
-def triplets(selector: Selector, federation: Federation) -> dict[str, Any]:
-    """What the selector found out about its clients; beside it, for evaluation only, the truth and how near it is."""
-    found = selector.findings()
-    if not found.get("triplets"):
-        return {}
-    from feddiverse.server.quality import compare
-
-    estimated = {int(k): triplet for k, triplet in found["triplets"].items()}
-    confusion = getattr(getattr(selector, "estimator", None), "confusion", None)
-    return {**found, "evaluation_only": compare(estimated, federation.counts, confusion)}

@@ -36,12 +36,10 @@ class Aggregator:
     def _average(self, theta: Vector, replies: Iterable[Reply]) -> Update | None:
         """θ̄ − θ, with θ̄ the weighted mean of θ_k."""
         total = np.zeros(theta.size)
-        scratch = np.empty(theta.size)
         weight = 0.0
         for reply in replies:
-            w = self._weigh(reply)
-            np.multiply(_weights(reply), w, out=scratch, dtype=np.float64)
-            total += scratch
+            w, vector = self._weigh(reply), _weights(reply)
+            total += vector if w == 1 else np.multiply(vector, w, dtype=np.float64)
             weight += w
         return total / weight - theta if weight else None
 
@@ -103,15 +101,12 @@ class FedNova(FedAvgM):
     def _average(self, theta: Vector, replies: Iterable[Reply]) -> Update | None:
         """τ_eff Σ p_k (θ_k − θ) / ‖a_k‖₁, with p_k = w_k / Σ w."""
         total = np.zeros(theta.size)
-        scratch = np.empty(theta.size)
         weight = walked = 0.0
         for reply in replies:
             w, length = self._weigh(reply), effective_steps(int(reply.metrics["steps"]), self._local_momentum)
             if not length:  # a client without data took no step: there is nothing to normalise
                 continue
-            np.subtract(_weights(reply), theta, out=scratch, dtype=np.float64)
-            scratch *= w / length
-            total += scratch
+            total += (w / length) * np.subtract(_weights(reply), theta, dtype=np.float64)
             weight += w
             walked += w * length
         return total * (walked / weight**2) if weight else None
