@@ -132,7 +132,7 @@ def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
     from feddiverse.cli.console import out as console
     from feddiverse.report import answer, page, tables
     from feddiverse.report.results import load
-    from feddiverse.report.table import to_rich, write_all
+    from feddiverse.report.table import to_rich, to_stacked_rich, write_all
 
     results = load(directory.path)
     if not results.summaries:
@@ -148,7 +148,9 @@ def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
         return
     # With one column the full comparison fits a terminal.
     table = made[0] if len(results.columns) > 1 or len(made) < 3 else made[1]
-    console.print(to_rich(table))
+    whole = to_rich(table)
+    fits = console.measure(whole, options=console.options.update(max_width=1000)).maximum <= console.width
+    console.print(whole if fits else to_stacked_rich(table))
     for note in table.notes:
         console.print(note, style="dim", highlight=False, markup=False)
     console.print()

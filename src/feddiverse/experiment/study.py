@@ -42,7 +42,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Study:
-    """A grid with what is needed to present it: baselines by row, published values by place, notes for the reader."""
+    """A grid with what is needed to present it: baselines by row, published values by place."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class Study:
     baselines: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[tuple[str, str], Value] = field(default_factory=dict)
     published_in: str = ""
-    notes: tuple[str, ...] = ()
+    stands_for: Mapping[str, str] = field(default_factory=dict)  # column → the paper's federation, on other pictures
     view: str = "accuracy"  # what its table is about: accuracy, overhead or estimators
 
     def only(self, rows: Iterable[str] = (), columns: Iterable[str] = ()) -> "Study":
@@ -120,7 +120,7 @@ class StudyDirectory:
             "title": study.title,
             "command": command,
             "view": study.view,
-            "notes": list(dict.fromkeys([*(earlier or {"notes": []})["notes"], *study.notes])),
+            "stands_for": {**(earlier or {"stands_for": {}})["stands_for"], **study.stands_for},
             "baselines": {**(earlier or {"baselines": {}})["baselines"], **study.baselines},
             "published_in": study.published_in,
             "published": [

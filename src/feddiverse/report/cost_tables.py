@@ -130,21 +130,15 @@ def estimators_table(results: Results) -> Table:
                 _size([{"bytes_up": c["bytes_up"] / clients} for c in cost], "bytes_up"),
             )
         )
-    heads = (
-        "Estimator",
-        "Federation",
-        *(f"r({d.upper()})" for d in DIMENSIONS),
-        *(f"error {d.upper()}" for d in DIMENSIONS),
-    )
+    measures = [f"{what} {d.upper()}" for what in ("r", "error") for d in DIMENSIONS]
+    heads = ("Estimator", "Federation", *measures, "attribute", "a client", "bytes up a client")
     notes = (
         "r: correlation of estimated with true values over clients (– where one side does not vary); error: mean "
-        "absolute error; attribute: share of samples whose attribute was read right, where the estimator reads it. Means over "
-        "seeds. The truth is for this table only and never used to select.",
+        "absolute error; attribute: share of samples whose attribute was read right, where the estimator reads it. "
+        "Means over seeds. The truth is for this table only and never used to select.",
         *results.notes,
     )
-    return Table(
-        "estimators", results.title, (*heads, "attribute", "a client", "bytes up a client"), tuple(rows), notes
-    )
+    return Table("estimators", results.title, heads, tuple(rows), notes)
 
 
 def _mean(values: list[float | None]) -> Cell:
@@ -153,5 +147,5 @@ def _mean(values: list[float | None]) -> Cell:
     if not known:
         return Cell("–", numbers={"sd": None})
     found = spread(known)
-    sd = "" if found.sd is None else f" ± {found.sd:.3f}"
-    return Cell(f"{found.mean:.3f}{sd}".replace("-", "−"), found.mean, numbers={"sd": found.sd})
+    beside = "" if found.sd is None else f"± {found.sd:.3f}"
+    return Cell(f"{found.mean:.3f}".replace("-", "−"), found.mean, beside=beside, numbers={"sd": found.sd})

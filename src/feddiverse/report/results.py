@@ -105,22 +105,33 @@ def _load_study(path: Path) -> Results:
             by_place.setdefault((entry["row"], entry["column"]), {})[entry["seed"]] = runs.read(where)
         else:
             missing.append(entry["name"])
+    columns = tuple(dict.fromkeys(entry["column"] for entry in study["runs"]))
+    published = {(e["row"], e["column"]): (e["mean"], e["sd"]) for e in study["published"] if e["column"] in columns}
     failures = runs.read_json(path / "failures.json") if (path / "failures.json").exists() else {}
     return Results(
         title=study["title"],
         path=path,
         rows=tuple(dict.fromkeys(entry["row"] for entry in study["runs"])),
-        columns=tuple(dict.fromkeys(entry["column"] for entry in study["runs"])),
+        columns=columns,
         runs=by_place,
         baselines=study["baselines"],
-        published={(e["row"], e["column"]): (e["mean"], e["sd"]) for e in study["published"]},
+        published=published,
         published_in=study["published_in"],
         command=study["command"],
-        notes=tuple(study["notes"]),
+        notes=_notes(study["stands_for"], columns, bool(published)),
         view=study.get("view", "accuracy"),
         failures=failures,
         missing=tuple(missing),
     )
+
+
+def _notes(stands_for: Mapping[str, str], columns: Iterable[str], has_published: bool) -> tuple[str, ...]:
+    """Says which columns show other pictures than the paper's."""
+    shown = [f"{column} has the split of {stands_for[column]}" for column in columns if column in stands_for]
+    if not shown:
+        return ()
+    beside = "; the paper’s values beside are for its own pictures and serve for orientation" if has_published else ""
+    return (f"On other pictures than the paper’s: {', '.join(shown)}{beside}.",)
 
 
 def _arrange(path: Path, found: list[Run]) -> Results:

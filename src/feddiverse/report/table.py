@@ -62,6 +62,20 @@ def to_rich(table: Table) -> "RichTable":
     return rich
 
 
+def to_stacked_rich(table: Table) -> "RichTable":
+    """For a terminal too narrow for all columns: one block a row, a line a column."""
+    from rich.markup import escape
+    from rich.table import Table as RichTable
+
+    rich = RichTable(title=escape(table.title), show_header=False, box=None, padding=(0, 2, 0, 0))
+    for row in table.rows:
+        rich.add_row(f"[bold]{escape(row[0].text)}[/bold]", "")
+        for head, cell in zip(table.columns[1:], row[1:], strict=True):
+            beside = f"  [dim]{escape(cell.beside)}[/dim]" if cell.beside else ""
+            rich.add_row("  " + escape(head), escape(cell.text) + beside)
+    return rich
+
+
 def to_markdown(table: Table) -> str:
     """GitHub's Markdown."""
     style = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}

@@ -1,0 +1,151 @@
+"""The page: one file, the answer first, nothing hostile, the same bytes every time, and its figures."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_runs import make_run, make_study
+
+from feddiverse.report import page, svg, triplet_figures
+from feddiverse.report.answer import answers
+from feddiverse.report.results import load
+
+ATTACK = '<script>alert("x")</script>'
+
+
+class Reader(HTMLParser):
+    """Collects what matters to readers of all kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def read(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    return reader
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    accuracies = {
+        ("Uniform random", "digits-gsc"): [0.891, 0.896, 0.833],
+        ("FedDiverse", "digits-gsc"): [0.920, 0.919, None],
+        (ATTACK, "digits-gsc"): [0.5, 0.6, 0.7],
+    }
+    return make_study(tmp_path_factory.mktemp("study"), accuracies)
+
+
+@pytest.fixture(scope="module")
+def text(study: Path) -> str:
+    return page.render(load(study))
+
+
+def test_opens_with_who_is_best_by_how_much_and_how_sure(study: Path, text: str) -> None:
+    (answer,) = answers(load(study))
+    assert answer.best == "FedDiverse"
+    assert "2.60 points above Uniform random" in answer.headline
+    assert "2 seeds" in answer.certainty
+    body = text[text.index("<main") :]
+    assert body.index("points above Uniform random") < body.index("<table")
+
+
+def test_says_what_is_missing(text: str) -> None:
+    assert "1 of the study’s runs are not finished" in text
+
+
+def test_needs_nothing_from_anywhere(text: str) -> None:
+    reader = read(text)
+    links = [value for _, attributes in reader.tags for key, value in attributes.items() if key in {"href", "src"}]
+    assert links
+    assert all(link is not None and link.startswith(("#", "data:")) for link in links)
+    assert "default-src 'none'" in text
+    assert "@import" not in text
+    assert "url(http" not in text
+
+
+def test_text_from_data_is_escaped_even_in_figures(text: str) -> None:
+    assert ATTACK not in text
+    assert "&lt;script&gt;alert" in text
+    assert len(read(text).all("script")) == 1
+
+
+def test_ids_are_unique_and_references_resolve(text: str) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    wanted = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+    assert wanted <= set(ids)
+
+
+def test_pictures_have_words_and_tables_have_heads(text: str) -> None:
+    reader = read(text)
+    pictures = [a for _, a in reader.tags if a.get("role") == "img"]
+    assert len(pictures) == len(reader.all("svg")) == 6
+    assert all(len(a["aria-label"] or "") > 40 for a in pictures)
+    assert all(a.get("aria-hidden") == "true" for a in reader.all("svg"))
+    assert len(reader.all("caption")) == len(reader.all("table"))
+    assert all(a.get("scope") in {"col", "row"} for a in reader.all("th"))
+    assert reader.all("html")[0]["lang"] == "en"
+
+
+def test_same_results_give_the_same_bytes(study: Path, text: str) -> None:
+    assert page.render(load(study)) == text
+
+
+def test_every_number_has_its_command(text: str) -> None:
+    assert text.count("feddiverse run --federation digits-gsc") == 8
+    assert "--set evaluate_every=5" not in text  # defaults need not be said
+
+
+def test_one_run_has_a_page_too(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", 0.9, estimated=True, selector="feddiverse")
+    written = page.write(load(tmp_path / "run"), tmp_path / "deep" / "report.html")
+    assert "feddiverse reaches 90.00 %" in written.read_text("utf-8")
+
+
+def test_colours_contrast_in_light_and_dark() -> None:
+    css = (Path(page.__file__).parent / "page.css").read_text()
+    light, dark = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in css.split("@media")[:2])
+    for colours in (light, dark):
+        for name in ("ink", "muted", "link"):
+            assert contrast(colours[name], colours["paper"]) >= 4.5
+            assert contrast(colours[name], colours["raised"]) >= 4.5
+        for name in (f"c{i}" for i in range(8)):
+            assert contrast(colours[name], colours["paper"]) >= 3
+    assert tuple(light[f"c{i}"] for i in range(8)) == svg.PALETTE
+
+
+def contrast(a: str, b: str) -> float:
+    """WCAG 2's contrast ratio."""
+
+    def luminance(colour: str) -> float:
+        parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        linear = np.where(parts <= 0.03928, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_ternary_points_are_barycentric() -> None:
+    corners = triplet_figures.ternary(np.eye(3) * 0.4)
+    assert corners == pytest.approx(triplet_figures.CORNERS)
+    middle = triplet_figures.ternary(np.array([[0.2, 0.2, 0.2], [0, 0, 0]]))
+    assert middle == pytest.approx(np.tile(triplet_figures.CORNERS.mean(axis=0), (2, 1)))
+    halfway = triplet_figures.ternary(np.array([[0.3, 0.1, 0.0]]))
+    assert halfway == pytest.approx(np.array([[0.25, 0.0]]))
+
+
+def test_figures_can_be_saved_for_print(study: Path, tmp_path: Path) -> None:
+    written = page.save_figures(load(study), tmp_path / "figures", "png")
+    assert len(written) == 5
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)

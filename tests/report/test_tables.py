@@ -1,0 +1,129 @@
+"""Tables: what is bold, what stands beside, and four formats that survive hostile names."""
+
+import csv
+import io
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from made_runs import make_run, make_study
+from rich.console import Console
+
+from feddiverse.errors import UserError
+from feddiverse.report import tables
+from feddiverse.report.results import load
+from feddiverse.report.table import Cell, Table, to_csv, to_latex, to_markdown, to_rich, to_stacked_rich, write_all
+
+FACTS = {
+    ("Uniform random", "digits-gsc"): [0.891, 0.896, 0.833],
+    ("FedDiverse", "digits-gsc"): [0.920, 0.919, 0.891],
+    ("pow-d", "digits-gsc"): [0.900, 0.880, 0.850],
+}
+HOSTILE = "a|b & 50% _x_ {y} <i>z</i> $q$ \\n"
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    published = [{"row": "FedDiverse", "column": "digits-gsc", "mean": 94.01, "sd": 0.98}]
+    return make_study(tmp_path / "study", FACTS, published=published)
+
+
+def test_accuracy_table_marks_best_and_second_and_shows_the_papers_value(study: Path) -> None:
+    table = tables.accuracy_table(load(study))
+    shown = {row[0].text: row[1] for row in table.rows}
+    assert shown["FedDiverse"].text == "91.00 ± 1.65"
+    assert shown["FedDiverse"].beside == "paper 94.01 ± 0.98"
+    assert [shown[row].mark for row in ("Uniform random", "FedDiverse", "pow-d")] == ["", "best", "second"]
+    assert "n − 1" in table.notes[0]
+    assert "3 seeds" in table.notes[0]
+
+
+def test_equal_numbers_share_a_mark(tmp_path: Path) -> None:
+    same = make_study(tmp_path, {("a", "f"): [0.9], ("b", "f"): [0.9], ("c", "f"): [0.8]})
+    assert [row[1].mark for row in tables.accuracy_table(load(same)).rows] == ["best", "best", "second"]
+
+
+def test_comparison_has_difference_interval_and_rounds(study: Path) -> None:
+    table = tables.comparison_table(load(study))
+    row = next(row for row in table.rows if row[0].text == "FedDiverse")
+    difference = row[table.columns.index("Difference to Uniform random")]
+    assert difference.text == "+3.67 [−0.98, +8.32]"
+    assert difference.numbers["low"] == pytest.approx(-0.98, abs=0.01)
+    assert row[table.columns.index("Rounds to 80 %")].value == pytest.approx(35 / 3, abs=0.1)
+    assert row[table.columns.index("Rounds to 95 %")].text == "–"
+
+
+def test_usage_counts_only_rounds_that_were_selected(study: Path) -> None:
+    run = next(iter(load(study).at("FedDiverse", "digits-gsc").values()))
+    assert run.times_chosen.sum() == 9 * 39
+    by_hand = (run.times_chosen / run.times_chosen.sum()) ** 2
+    assert run.effective_clients == pytest.approx(1 / by_hand.sum())
+    assert run.pooled_shares.sum(axis=(1, 2)) == pytest.approx(1)
+    first = run.choices[0]
+    assert run.pooled_shares[0].ravel() == pytest.approx(
+        run.counts[first].sum(axis=0).ravel() / run.counts[first].sum()
+    )
+
+
+def test_csv_holds_numbers_in_columns_of_their_own(study: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(tables.comparison_table(load(study))))))
+    diverse = next(row for row in rows if row["Method"] == "FedDiverse")
+    assert float(diverse["Worst-group accuracy"]) == pytest.approx(91.0)
+    assert float(diverse["Worst-group accuracy sd"]) == pytest.approx(1.646, abs=0.001)
+    assert float(diverse["Difference to Uniform random high"]) == pytest.approx(8.32, abs=0.01)
+    assert diverse["Rounds to 95 %"] == ""
+
+
+def test_hostile_names_stay_text_in_every_format() -> None:
+    table = Table(
+        "t", HOSTILE, (HOSTILE, "n"), ((Cell(HOSTILE, mark="best"), Cell("=1+1")), (Cell("[red]x"), Cell("2", 2.0)))
+    )
+    assert next(csv.reader(io.StringIO(to_csv(table)))) == [HOSTILE, "n"]
+    assert "'=1+1" in to_csv(table)
+    body = to_markdown(table).splitlines()[4]
+    assert body.replace(r"\|", "").count("|") == 3
+    assert "<i>" not in to_markdown(table)
+    for render in (to_rich, to_stacked_rich):
+        console = Console(width=200, file=io.StringIO(), color_system=None)
+        console.print(render(table))
+        assert "[red]x" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_latex_is_booktabs_and_escapes(study: Path, tmp_path: Path) -> None:
+    text = to_latex(tables.accuracy_table(load(study)))
+    assert r"\toprule" in text
+    assert r"\textbf{91.00 $\pm$ 1.65}" in text
+    escaped = to_latex(Table("t", "x", ("Name",), ((Cell("50% & a_b #1 {x}"),),)))
+    assert r"50\% \& a\_b \#1 \{x\}" in escaped
+    if shutil.which("pdflatex"):
+        source = r"\documentclass{article}\usepackage{booktabs}\begin{document}" + text + r"\end{document}"
+        (tmp_path / "t.tex").write_text(source)
+        subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_all_formats_are_written(study: Path, tmp_path: Path) -> None:
+    written = [path.name for table in tables.all_tables(load(study)) for path in write_all(table, tmp_path / "out")]
+    assert {"accuracy.md", "comparison.csv", "usage.tex"} <= set(written)
+
+
+def test_loose_runs_are_arranged_by_what_differs(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        make_run(tmp_path / f"a{seed}", 0.8, seed, selector="uniform")
+        make_run(tmp_path / f"b{seed}", 0.9, seed, selector="feddiverse", lr=0.05)
+    results = load(tmp_path)
+    assert results.rows == ("uniform · lr 0.02", "feddiverse · lr 0.05")
+    difference = results.summaries["feddiverse · lr 0.05", "digits-gsc"].difference
+    assert difference is not None
+    assert (difference.mean, difference.n) == (pytest.approx(0.1), 2)
+
+
+def test_what_cannot_be_read_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a directory"):
+        load(tmp_path / "nothing")
+    with pytest.raises(UserError, match="no finished run"):
+        load(tmp_path)
+    run = make_run(tmp_path / "r", 0.9)
+    (run / "rounds.jsonl").write_text("{broken\n")
+    with pytest.raises(UserError, match=r"rounds\.jsonl is not valid JSON"):
+        load(tmp_path)
