@@ -25,6 +25,7 @@ class Live:
             console=err,
             disable=not err.is_terminal,
             transient=True,
+            refresh_per_second=4,  # cores are for training
         )
         self._task = self._progress.add_task(f"preparing {escape(str(directory))} …", total=rounds)
 

@@ -31,8 +31,10 @@ def run(
     device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
     engine: str = typer.Option("local", help="local, or flower."),
     json_: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else, on stdout."),
-    tensorboard: bool = typer.Option(False, help="Also write TensorBoard files into the run directory."),
-    mlflow: bool = typer.Option(False, help="Also log to MLflow."),
+    tensorboard: bool = typer.Option(
+        False, "--tensorboard", help="Also write TensorBoard files into the run directory."
+    ),
+    mlflow: bool = typer.Option(False, "--mlflow", help="Also log to MLflow."),
 ) -> None:
     """Train one federation and write a run directory."""
     given = {
