@@ -89,7 +89,7 @@ def test_json_and_nothing_else_on_stdout(
         (["--resume", "nowhere"], "There is no run in nowhere: it has no config.toml."),
         (["--federation", "nowhere"], "nowhere"),
         (["--selector", "nobody"], "nobody"),
-        (["--engine", "cloud"], "There is no engine 'cloud': choose local or flower."),
+        (["--engine", "cloud"], "There is no engine 'cloud': choose local, or flower"),
         (["--device", "toaster"], "toaster"),
         (["--checkpoint", "no.pt"], "There is no checkpoint file no.pt; give another with --checkpoint."),
     ],

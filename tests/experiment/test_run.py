@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,9 +194,23 @@ def test_a_full_disk_in_the_middle_is_told_and_the_run_goes_on_later(
     assert execute(CONFIG, tmp_path / "parts", engine=NoiseEngine)["theta_sha256"] == expected["theta_sha256"]
 
 
-def test_engines_that_are_not_there_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="There is no engine 'cloud': choose local or flower"):
+def test_engines_that_are_not_there_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no engine 'cloud': choose local"):
         execute(CONFIG, tmp_path / "a", engine="cloud")
-    monkeypatch.setitem(sys.modules, "feddiverse.engine.flower", None)
-    with pytest.raises(UserError, match=r"pip install 'feddiverse\[flower\]'"):
-        execute(CONFIG, tmp_path / "a", engine="flower")
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_a_users_own_selector_finds_is_recorded_and_its_warnings_told_once(tmp_path: Path) -> None:
+    config = Config(rounds=5, evaluate_every=1, num_selected=2, selector="fake_engine:Warned")
+
+    def interrupt(record: dict[str, Any]) -> None:
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(config, tmp_path, engine=NoiseEngine, on_round=interrupt)
+    execute(config, tmp_path, engine=NoiseEngine)
+    assert [record["warnings"] for record in read_records(tmp_path)] == [["all clients look alike"], [], [], [], []]
+    found = json.loads((tmp_path / "triplets.json").read_text())["evaluation_only"]
+    assert found["truth"]["0"] == pytest.approx([0.531, 0, 0], abs=1e-3)
+    assert found["mae"]["ci"] == pytest.approx((0.031 + 0) / 2, abs=1e-3)

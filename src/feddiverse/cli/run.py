@@ -11,6 +11,7 @@ from feddiverse.errors import UserError
 
 if TYPE_CHECKING:
     from feddiverse.experiment.config import Config
+    from feddiverse.experiment.run import OpenEngine
 
 
 def run(
@@ -56,8 +57,8 @@ def run(
 
         try:
             result = execute(
-                settings, directory, workers=workers, device=device, engine=engine, on_round=on_round,
-                resume=resume is not None,
+                settings, directory, workers=workers, device=device, engine=_engine(engine, settings, workers, device),
+                on_round=on_round, resume=resume is not None,
             )  # fmt: skip
         except KeyboardInterrupt:
             live.interrupted()
@@ -89,6 +90,15 @@ def _settings(
             f"The run in {resume} has another config: {', '.join(differing)}; start a new run without --resume."
         )
     return config, resume
+
+
+def _engine(name: str, config: "Config", workers: int, device: str) -> "str | OpenEngine":
+    """What `execute` takes: the name of an engine it knows, or how to open Flower's."""
+    if name != "flower":
+        return name
+    from feddiverse.flower.simulation import opener
+
+    return opener(config, workers, device)
 
 
 def _trackers(directory: Path, **wanted: bool) -> list[Any]:

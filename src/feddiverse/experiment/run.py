@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import importlib
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -54,10 +53,8 @@ def execute(
     """Run `config` in the directory `out` and give what its `result.json` says.
 
     A finished run is not run again, an unfinished one goes on where its checkpoint is; `resume` insists that there is
-    one. `workers`, `device` and `engine` ("local", "flower", or how to open an engine) do not change the result.
+    one. `workers`, `device` and `engine` ("local", or how to open another one) do not change the result.
     """
-    if engine == "flower":
-        return _flower()(config, out, workers=workers, device=device, on_round=on_round, resume=resume)
     if resume:
         read_config(out)  # says so if there is no run
     with RunDirectory(out, config) as directory:
@@ -73,16 +70,6 @@ def execute(
     return {**result, "run_dir": str(out)}
 
 
-def _flower() -> Callable[..., dict[str, Any]]:
-    """Flower's own way to execute a run: its server app calls `execute` with an engine of its own."""
-    try:
-        flower = importlib.import_module("feddiverse.engine.flower")
-    except ImportError as error:
-        raise UserError(f"The engine 'flower' needs Flower ({error}): pip install 'feddiverse[flower]'.") from error
-    execute: Callable[..., dict[str, Any]] = flower.execute
-    return execute
-
-
 def _opener(engine: str | OpenEngine, workers: int, device: str) -> OpenEngine:
     if callable(engine):
         return engine
@@ -90,7 +77,7 @@ def _opener(engine: str | OpenEngine, workers: int, device: str) -> OpenEngine:
         from feddiverse.engine.local import LocalEngine
 
         return lambda federation, spec: LocalEngine(federation, spec, workers=workers, device=device)
-    raise UserError(f"There is no engine '{engine}': choose local or flower.")
+    raise UserError(f"There is no engine '{engine}': choose local, or flower with 'feddiverse run'.")
 
 
 class _Run:
