@@ -1,6 +1,7 @@
 """Trackers people already use, fed with each round's record: TensorBoard event files, MLflow's local file store."""
 
 import math
+import os
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -56,7 +57,11 @@ def _tensorboard(directory: Path) -> Track:
 
 
 def _mlflow(directory: Path) -> Track:
-    """An MLflow run in the file store `mlruns/` of the working directory, named as the run directory."""
+    """An MLflow run, named as the run directory, in the file store `mlruns/` of the working directory, or wherever
+    `MLFLOW_TRACKING_URI` points to."""
+    # MLflow 3 wants to be asked for its file store; and a run reports to nobody but its owner.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     _require("mlflow", "mlflow")
     client_module = _require("mlflow.tracking", "mlflow")
     entities = _require("mlflow.entities", "mlflow")
@@ -64,7 +69,8 @@ def _mlflow(directory: Path) -> Track:
 
     def begin() -> None:
         config = tomllib.loads((directory / "config.toml").read_text("utf-8"))
-        client = client_module.MlflowClient(tracking_uri=(Path.cwd() / "mlruns").as_uri())
+        store = os.environ.get("MLFLOW_TRACKING_URI") or (Path.cwd() / "mlruns").as_uri()
+        client = client_module.MlflowClient(tracking_uri=store)
         found = client.get_experiment_by_name("feddiverse")
         experiment = found.experiment_id if found else client.create_experiment("feddiverse")
         run = client.create_run(experiment, run_name=directory.name, tags={"run_dir": str(directory)})

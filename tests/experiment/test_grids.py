@@ -1,0 +1,130 @@
+"""The named studies are the paper's tables, and the published numbers are the paper's."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from feddiverse.errors import UserError
+from feddiverse.experiment import published
+from feddiverse.experiment.grids import PRESETS, SEEDS, STUDIES, from_toml
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", sorted(STUDIES))
+@pytest.mark.parametrize("source", ["", "cmnist"])
+def test_every_grid_has_valid_runs_with_different_names(name: str, preset: str, source: str) -> None:
+    study = STUDIES[name](preset, source, SEEDS)
+    names = [run.name for run in study.runs]
+    assert len(set(names)) == len(names)
+    assert {run.config.seed for run in study.runs} == set(SEEDS)
+    places = {(run.row, run.column) for run in study.runs}
+    assert set(study.published) <= places
+    assert set(study.baselines.values()) <= {row for row, _ in places}
+
+
+def test_selection_is_table_one_with_both_estimators() -> None:
+    study = STUDIES["selection"]("paper", "", SEEDS)
+    assert len({run.row for run in study.runs}) == 8
+    assert len({run.column for run in study.runs}) == 7
+    assert study.published["FedDiverse", "cmnist-gsc"] == (94.01, 0.98)
+    assert study.published["FedDiverse (paper’s estimator)", "cmnist-gsc"] == (94.01, 0.98)
+    assert ("FedPNS", "spawrious-gci-100") not in study.published
+    nova = next(run.config for run in study.runs if run.row == "FedNova")
+    assert (nova.selector, nova.optimizer, nova.rounds) == ("everyone", "fednova", 200)
+
+
+def test_quick_uses_digits_and_says_so() -> None:
+    study = STUDIES["selection"]("quick", "", SEEDS)
+    assert {run.config.federation for run in study.runs} == {
+        "digits-gsc", "gci:digits", "gai:digits", "dist:digits", "4:digits", "gci-100:digits",
+    }  # fmt: skip
+    assert study.stands_for["digits-gsc"] == "cmnist-gsc"
+    assert study.stands_for["gai:digits"] == "spawrious-gai"
+
+
+def test_source_replaces_pictures_and_keeps_the_papers_own_names() -> None:
+    study = STUDIES["selection"]("paper", "cmnist", SEEDS)
+    columns = {run.column for run in study.runs}
+    assert columns == {"cmnist-gsc", "gci:cmnist", "gai:cmnist", "dist:cmnist", "4:cmnist", "gci-100:cmnist"}
+    assert "cmnist-gsc" not in study.stands_for
+    with pytest.raises(UserError, match="no source 'nosuch'"):
+        STUDIES["selection"]("paper", "nosuch", SEEDS)
+
+
+def test_ablation_has_the_papers_six_rows_and_estimated_matrices() -> None:
+    study = STUDIES["ablation"]("paper", "", [0])
+    known = next(run.config for run in study.runs if run.row == "T0=20, known, N^k" and run.column == "FedAvg")
+    assert (known.selector, known.estimator, known.pretraining_rounds) == ("group_balance", "oracle", 20)
+    assert study.published["T0=20, known, N^k", "FedAvg"] == (49.74, 2.30)
+    ours = next(run.config for run in study.runs if run.row == "T0=1, predicted (consensus), N^k")
+    assert (ours.selector, ours.estimator) == ("group_balance", "consensus")
+
+
+def test_published_numbers_agree_with_what_the_paper_says_of_them() -> None:
+    # Table I and Table III share their FedAvgM columns.
+    for federation in ("cmnist-gsc", "waterbirds-dist", "spawrious-4"):
+        for selector in ("uniform", "feddiverse"):
+            assert published.OPTIMIZERS["fedavgm", selector, federation] == published.SELECTION[selector, federation]
+    # "FedDiverse is the only method that is the best or second best on all datasets."
+    always = []
+    for method in {row for row, _ in published.SELECTION}:
+        ranks = []
+        for federation in {column for _, column in published.SELECTION}:
+            means = [value[0] for (_, column), value in published.SELECTION.items() if column == federation]
+            own = published.SELECTION.get((method, federation))
+            ranks.append(99 if own is None else sorted(means, reverse=True).index(own[0]))
+        always += [method] if max(ranks) <= 1 else []
+    assert always == ["feddiverse"]
+    # "perfect knowledge could yield an increase of up to 5.71 (FedAvg)", FedDiverse with T0 = 1 being 46.47.
+    best = max(
+        value[0] for (_, matrix, _, o), value in published.ABLATION.items() if (matrix, o) == ("known", "fedavg")
+    )
+    assert best - published.ABLATION[1, "predicted", "triplet", "fedavg"][0] == pytest.approx(5.35, abs=0.01)
+
+
+def test_published_numbers_are_in_the_paper_where_it_is_at_hand() -> None:
+    paper = Path("/work/shared/paper.tex")
+    if not paper.exists():
+        pytest.skip("the paper's source is not on this machine")
+    tables = re.findall(r"\\[nbu]um\{([\d.]+)\}\{([\d.]+)\}", paper.read_text())
+    printed = [(float(mean), float(sd)) for mean, sd in tables]
+    ours = [*published.SELECTION.values(), *published.OPTIMIZERS.values(), *published.ABLATION.values()]
+    assert sorted(ours) == sorted(printed)
+
+
+def test_a_users_grid(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'title = "Mine"\nseeds = [3, 4]\nbaseline = "plain"\n[base]\nrounds = 5\n'
+        '[rows.plain]\nselector = "uniform"\n[rows."d & c"]\nselector = "feddiverse"\ncoverage = 1.5\n'
+        '[columns.gsc]\nfederation = "digits-gsc"\n[columns.gai]\nfederation = "gai:digits"\n'
+    )
+    study = from_toml(file, None)
+    assert (study.name, study.title, len(study.runs)) == ("mine", "Mine", 8)
+    assert study.runs[-1].config.coverage == 1.5
+    assert study.runs[-1].config.federation == "gai:digits"
+    assert {run.config.rounds for run in study.runs} == {5}
+    assert {run.seed for run in from_toml(file, [9]).runs} == {9}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "has no rows"),
+        ("[rows.a]\n[bas]\n", "Unknown key 'bas'"),
+        ("rows = 3\n", "'rows' .* must be a TOML table"),
+        ('seeds = ["x"]\n[rows.a]\n', "'seeds' .* whole numbers"),
+        ('baseline = "b"\n[rows.a]\n', "names no row"),
+    ],
+)
+def test_mistakes_in_a_grid_are_told(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "g.toml").write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        from_toml(tmp_path / "g.toml", None)
+
+
+def test_a_wrong_setting_names_the_run_and_the_nearest_key(tmp_path: Path) -> None:
+    (tmp_path / "g.toml").write_text("[rows.a]\nselektor = 'uniform'\n")
+    with pytest.raises(UserError, match="'selektor' in the study's run 'digits-gsc-a-seed0'; did you mean 'selector'"):
+        from_toml(tmp_path / "g.toml", [0]).runs[0].config  # noqa: B018

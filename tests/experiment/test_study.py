@@ -1,0 +1,118 @@
+"""A study: what is planned is made once, failures do not spread, and a directory never mixes two studies."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feddiverse.errors import UserError
+from feddiverse.experiment.config import to_toml
+from feddiverse.experiment.expectation import correction, wall_seconds
+from feddiverse.experiment.grids import METHODS
+from feddiverse.experiment.study import Planned, Study, StudyDirectory, carry_out
+
+
+def grid(rows: tuple[str, ...] = ("Uniform random", "FedDiverse"), seeds: int = 2, **settings: Any) -> Study:
+    known = dict(METHODS.values())
+    runs = [Planned(row, "digits-gsc", seed, {**known[row], **settings}) for seed in range(seeds) for row in rows]
+    return Study("made-up", "Made up", tuple(runs), dict.fromkeys(rows, rows[0]))
+
+
+def finish(run: Planned, path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.toml").write_text(to_toml(run.config))
+    (path / "result.json").write_text(json.dumps({"seconds": 2 * wall_seconds(run.config, 2)}))
+
+
+def test_names_are_readable_and_differ() -> None:
+    names = [run.name for run in grid().runs]
+    assert names[0] == "digits-gsc-uniform-random-seed0"
+    assert len(set(names)) == len(names)
+
+
+def test_what_is_done_is_skipped_and_failures_do_not_spread(tmp_path: Path) -> None:
+    study, directory = grid(), StudyDirectory(tmp_path / "s")
+    directory.plan(study, "feddiverse study x")
+    made: list[str] = []
+
+    def perform(run: Planned, path: Path) -> None:
+        made.append(run.name)
+        if run.row == "FedDiverse":
+            raise ValueError("no luck")
+        finish(run, path)
+
+    outcomes = {run.name: why for run, why in carry_out(study, directory, perform)}
+    assert list(outcomes.values()) == [None, "ValueError: no luck"] * 2
+    assert json.loads((tmp_path / "s" / "failures.json").read_text()).keys() == {
+        name for name in outcomes if outcomes[name]
+    }
+    made.clear()
+    assert [why for _, why in carry_out(study, directory, lambda run, path: finish(run, path))] == [None, None]
+    assert not (tmp_path / "s" / "failures.json").exists()
+    assert list(carry_out(study, directory, perform)) == []
+    assert made == []
+
+
+def test_interrupted_study_keeps_what_is_done(tmp_path: Path) -> None:
+    study, directory = grid(), StudyDirectory(tmp_path / "s")
+    directory.plan(study, "")
+
+    def perform(run: Planned, path: Path) -> None:
+        if run.seed == 1:
+            raise KeyboardInterrupt
+        finish(run, path)
+
+    with pytest.raises(KeyboardInterrupt):
+        list(carry_out(study, directory, perform))
+    assert [directory.is_done(run) for run in study.runs] == [True, True, False, False]
+
+
+def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
+    directory = StudyDirectory(tmp_path / "s")
+    directory.plan(grid(seeds=1), "first")
+    directory.plan(grid(("Uniform random", "FedDiverse", "pow-d"), seeds=2), "second")
+    planned = json.loads((tmp_path / "s" / "study.json").read_text())
+    assert len(planned["runs"]) == 6
+    assert planned["command"] == "second"
+    directory.plan(grid(seeds=1), "third")
+    assert len(json.loads((tmp_path / "s" / "study.json").read_text())["runs"]) == 6
+    with pytest.raises(UserError, match="other settings"):
+        directory.plan(grid(seeds=1, rounds=7), "")
+    with pytest.raises(UserError, match="holds the study 'made-up'"):
+        directory.plan(replace(grid(), name="another"), "")
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(UserError, match="not empty"):
+        StudyDirectory(tmp_path).plan(grid(), "")
+
+
+def test_equal_runs_of_another_study_are_taken_over(tmp_path: Path) -> None:
+    there, here = StudyDirectory(tmp_path / "there"), StudyDirectory(tmp_path / "here")
+    same, other = grid().runs[0], grid(rounds=7).runs[0]
+    finish(same, there.run_path(same))
+    (there.run_path(same) / "checkpoint.safetensors").write_text("large")
+    assert not here.reuse(other, [there.path])
+    renamed = replace(same, row="Another name")
+    assert here.reuse(renamed, [there.path])
+    assert here.is_done(renamed)
+    assert not (here.run_path(renamed) / "checkpoint.safetensors").exists()
+
+
+def test_only_keeps_named_rows_and_columns() -> None:
+    kept = grid().only(["feddiverse"], ["Digits GSC"])
+    assert {run.row for run in kept.runs} == {"FedDiverse"}
+    with pytest.raises(UserError, match="no method 'nosuch'; it has: Uniform random, FedDiverse"):
+        grid().only(["nosuch"])
+
+
+def test_expected_time_is_corrected_by_what_was_measured(tmp_path: Path) -> None:
+    study, directory = grid(), StudyDirectory(tmp_path)
+    assert correction(study.runs, directory, 2) == 1
+    finish(study.runs[0], directory.run_path(study.runs[0]))
+    assert correction(study.runs, directory, 2) == pytest.approx(2)
+    everyone = replace(study.runs[0], settings={"selector": "everyone", "optimizer": "fednova"})
+    assert wall_seconds(everyone.config, 2) > wall_seconds(study.runs[0].config, 2)

@@ -1,0 +1,62 @@
+"""TensorBoard and MLflow get every round, read back by their own readers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feddiverse.errors import UserError
+from feddiverse.experiment import trackers
+from feddiverse.experiment.config import Config, to_toml
+
+
+def record(round: int) -> dict[str, Any]:
+    groups = [{"class": 0, "attribute": 1, "correct": 9, "count": 10, "accuracy": 0.9}]
+    return {"round": round, "train_loss": 1 / round, "accuracy": 0.95, "worst_group_accuracy": 0.9, "groups": groups,
+            "seconds": 0.5, "bytes_down": 10, "bytes_up": None}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(to_toml(Config(rounds=3)))
+    return tmp_path / "run"
+
+
+def test_tensorboard_reads_what_was_tracked(run: Path) -> None:
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    track = trackers.tracker("tensorboard", run)
+    for t in (1, 2, 3):
+        track(record(t))
+    events = loader.EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    seen = [(e.step, e.value) for e in events.Scalars("train_loss")]
+    assert seen == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+    assert events.Scalars("group_accuracy/class0_attribute1")[0].value == pytest.approx(0.9)
+
+
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_mlflow_reads_what_was_tracked(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.chdir(run.parent)
+    track = trackers.tracker("mlflow", run)
+    for t in (1, 2, 3):
+        track(record(t))
+    client = MlflowClient(tracking_uri=(run.parent / "mlruns").as_uri())
+    experiment = client.get_experiment_by_name("feddiverse")
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED"
+    assert found.data.params["optimizer"] == "fedavgm"
+    history = client.get_metric_history(found.info.run_id, "train_loss")
+    assert [(m.step, m.value) for m in history] == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+
+
+def test_a_missing_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(trackers, "import_module", missing)
+    with pytest.raises(UserError, match=r"pip install 'feddiverse\[mlflow\]'"):
+        trackers.tracker("mlflow", run)
