@@ -1,3 +1,5 @@
-"""The one place the version is written."""
+"""The version, as installed; it is written in pyproject.toml alone."""
 
-VERSION = "0.1.0"
+from importlib.metadata import version
+
+VERSION = version("feddiverse")

@@ -1,0 +1,160 @@
+"""The engine over Flower's grid: the same questions, to nodes on many machines.
+
+Clients are named by their partition, not by node ids, which are random in every run. A reply is recognised by the
+message it answers, so it does not matter in which order replies come, or who says that a node is gone.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from feddiverse.engine import flower_wire as wire
+from feddiverse.errors import RunError
+from feddiverse.messages import Reply, Task, Train, Vector
+
+PUSHED_AT_ONCE = 256  # messages in one request to the SuperLink
+PULLED_AHEAD = 16  # replies fetched before it is their turn; the rest wait at the SuperLink, not in our memory
+SHORTEST_POLL, LONGEST_POLL = 0.02, 0.5  # seconds
+GONE = (3, 4, 5)  # Flower's error codes for a message that expired, a reply that did, and a node that is away
+NO_LIMIT = 12 * 3600.0  # how long Flower keeps messages anyway
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds to wait for all answers to one question; `hello`: for clients to be there at all."""
+
+    train: float = NO_LIMIT
+    query: float = NO_LIMIT
+    hello: float = 300.0
+
+    def of(self, task: Task) -> float:
+        return self.train if isinstance(task, Train) else self.query
+
+
+class FlowerEngine:
+    """Asks clients through `grid`. The first question waits until `expected` clients are there (fewer, if nodes
+    say that there are fewer partitions).
+
+    A client that does not answer in time is left out until its node says who it is again: when it is back.
+    """
+
+    def __init__(self, grid: Grid, expected: int = 1, timeouts: Timeouts | None = None) -> None:
+        self._grid = grid
+        self._expected = expected
+        self._timeouts = timeouts or Timeouts()
+        self._nodes: dict[int, int] = {}  # client → the node it is reached at
+        self._sizes: dict[int, int] = {}
+        self._greeted: dict[str, int] = {}  # unanswered greeting → node
+        self._refused: set[int] = set()
+
+    @property
+    def clients(self) -> Mapping[int, int]:
+        """The clients there now: id → number of training samples. Who comes back is greeted here."""
+        deadline = time.monotonic() + self._timeouts.hello
+        for _ in _until(deadline):
+            self._meet()
+            if len(self._sizes) >= self._expected:
+                break
+        if not self._sizes:
+            raise RunError(f"No client came within {self._timeouts.hello:.0f} s: are SuperNodes connected?")
+        self._expected = 1  # from now on the run goes on with those who are there
+        return dict(sorted(self._sizes.items()))
+
+    def _meet(self) -> None:
+        """Forget who is gone, greet who is new, hear who answered. Waits for nobody."""
+        online = set(self._grid.get_node_ids())
+        for client in [client for client, node in self._nodes.items() if node not in online]:
+            self._forget(client)
+        self._greeted = {message: node for message, node in self._greeted.items() if node in online}
+        self._refused &= online
+        strangers = online - set(self._nodes.values()) - set(self._greeted.values()) - self._refused
+        greetings = [Message(RecordDict(), node, wire.HELLO, ttl=self._timeouts.hello) for node in sorted(strangers)]
+        self._push(greetings)
+        self._greeted |= {m.metadata.message_id: m.metadata.dst_node_id for m in greetings}
+        for answered, message in self._pull(self._greeted).items():
+            self._hear(self._greeted.pop(answered), message)
+
+    def _hear(self, node: int, message: Message) -> None:
+        """A node's answer to our greeting. One that failed to answer is no client of ours (until it connects anew)."""
+        if message.has_error():
+            if message.error.code not in GONE:
+                self._refused.add(node)
+            return
+        about = message.content.metric_records[wire.METRICS]
+        client, size = int(about[wire.PARTITION]), int(about[wire.NUM_EXAMPLES])  # type: ignore[arg-type]
+        self._nodes[client], self._sizes[client] = node, size
+        if num_partitions := about.get(wire.PARTITIONS):
+            self._expected = min(self._expected, int(num_partitions))  # type: ignore[arg-type]
+
+    def _forget(self, client: int) -> None:
+        self._nodes.pop(client, None)
+        self._sizes.pop(client, None)
+
+    def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
+        """One reply per client, in the order of `clients`, however they come in; whoever is lost fails alone."""
+        patience = self._timeouts.of(task)
+        content = wire.encode_task(task, theta)  # one for all: Flower sends equal contents to the SuperLink once
+        messages = {
+            client: Message(
+                content, self._nodes[client], wire.message_type(task), ttl=patience, group_id=str(task.round)
+            )
+            for client in clients
+            if client in self._nodes
+        }
+        pushed = self._push(messages.values())
+        asked = {c: m.metadata.message_id for c, m in messages.items() if m.metadata.message_id in pushed}
+        return self._replies(clients, asked, patience)
+
+    def _replies(self, clients: Sequence[int], asked: Mapping[int, str], patience: float) -> Iterator[Reply]:
+        deadline = time.monotonic() + patience
+        arrived: dict[str, Message] = {}
+        for position, client in enumerate(clients):
+            if client not in asked:
+                yield Reply(client, failure="it is not connected")
+                continue
+            soon = [asked[c] for c in clients[position : position + PULLED_AHEAD] if c in asked]
+            for _ in _until(deadline):
+                arrived |= self._pull([message for message in soon if message not in arrived])
+                if asked[client] in arrived:
+                    break
+            yield self._reply(client, arrived.pop(asked[client], None), patience)
+
+    def _reply(self, client: int, message: Message | None, patience: float) -> Reply:
+        if message is None:
+            self._forget(client)
+            return Reply(client, failure=f"it did not answer within {patience:.0f} s")
+        if message.has_error():
+            if message.error.code in GONE:
+                self._forget(client)
+            return Reply(client, failure=f"its node failed ({message.error.reason})")
+        return wire.decode_reply(client, message.content)
+
+    def _push(self, messages: Iterable[Message]) -> set[str]:
+        """Send; the ids of those that the SuperLink took."""
+        queue, pushed = list(messages), set[str]()
+        for start in range(0, len(queue), PUSHED_AT_ONCE):
+            pushed |= set(self._grid.push_messages(queue[start : start + PUSHED_AT_ONCE]))
+        return pushed
+
+    def _pull(self, questions: Iterable[str]) -> dict[str, Message]:
+        """What has been answered by now: message asked → reply."""
+        ids = list(questions)
+        return {m.metadata.reply_to_message_id: m for m in self._grid.pull_messages(ids)} if ids else {}
+
+    def close(self) -> None:
+        """The grid and the nodes are Flower's to close."""
+
+
+def _until(deadline: float) -> Iterator[None]:
+    """Tries at growing intervals: at least one, and one more at the deadline."""
+    wait = SHORTEST_POLL
+    while True:
+        yield
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(wait, left))
+        wait = min(1.3 * wait, LONGEST_POLL)

@@ -1,0 +1,127 @@
+"""The loop as a Flower app: `flwr run .` starts these two, in a simulation or on a deployment.
+
+Run config keys are those of our config; "own" stands for a key's own default. Besides these: `out`, and what the
+engine must know of a deployment (docs/deployment.md).
+"""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
+
+from feddiverse.client.tasks import ANSWERS
+from feddiverse.engine import flower_wire as wire
+from feddiverse.engine.flower import FlowerEngine, Timeouts
+from feddiverse.engine.local import LocalEngine
+from feddiverse.experiment.config import Config, from_mapping
+from feddiverse.experiment.run import execute
+from feddiverse.experiment.run_directory import run_name
+from feddiverse.federation import Federation
+from feddiverse.flower.site import open_site
+from feddiverse.messages import Train, Vector
+from feddiverse.models import ModelSpec
+
+OWN = "own"
+ENGINE_KEYS = ("out", "device", "min_clients", "train_timeout", "query_timeout", "hello_timeout")
+"""Keys of the run config that say how to run, not what."""
+
+
+class ServerEngine(FlowerEngine):
+    """Clients through Flower; the server's own test set in this process."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        federation: Federation,
+        spec: ModelSpec,
+        expected: int,
+        timeouts: Timeouts | None = None,
+        device: str = "auto",
+    ) -> None:
+        super().__init__(grid, expected, timeouts)
+        self._tester = LocalEngine(federation, spec, device=device, in_process=True)
+
+    def evaluate(self, theta: Vector) -> NDArray[np.int64]:
+        """[2, classes, attributes]: right answers on the balanced test set, and samples."""
+        return self._tester.evaluate(theta)
+
+    def close(self) -> None:
+        self._tester.close()
+
+
+def read_config(run_config: dict[str, Any]) -> Config:
+    """Our config out of Flower's run config."""
+    given = {key: value for key, value in run_config.items() if key not in ENGINE_KEYS and value != OWN}
+    return from_mapping(given, "the run config")
+
+
+def build_client_app(config: Config | None = None, device: str = "cpu") -> ClientApp:
+    """Answers every question we know. `config`: None takes it from the run config of each message's context."""
+    app = ClientApp()
+    respond = functools.partial(_answer, config, device)
+    app.query(wire.HELLO.partition(".")[2])(functools.partial(_hello, config, device))
+    for kind in ANSWERS:
+        register = app.train() if kind is Train else app.query(wire.action(kind))
+        register(respond)
+    return app
+
+
+def _hello(config: Config | None, device: str, message: Message, context: Context) -> Message:
+    client, site = _open(config, device, context)
+    about: dict[str, Any] = {wire.PARTITION: client, wire.NUM_EXAMPLES: site.num_examples(client)}
+    if wire.PARTITIONS in context.node_config:
+        about[wire.PARTITIONS] = int(context.node_config[wire.PARTITIONS])
+    return Message(RecordDict({wire.METRICS: MetricRecord(about)}), reply_to=message)
+
+
+def _answer(config: Config | None, device: str, message: Message, context: Context) -> Message:
+    client, site = _open(config, device, context)
+    task, theta = wire.decode_task(message.content)
+    return Message(wire.encode_reply(site.answer(task, theta, client)), reply_to=message)
+
+
+def _open(config: Config | None, device: str, context: Context) -> tuple[int, Any]:
+    """The client this node is, and its data: those of its partition file where its node config names one."""
+    client = int(context.node_config[wire.PARTITION])
+    file = str(context.node_config.get("partition-file", ""))
+    return client, open_site(config or read_config(dict(context.run_config)), device, file)
+
+
+def serve(grid: Grid, context: Context) -> None:
+    """The server: what `feddiverse run` does, with clients reached through `grid`."""
+    values = dict(context.run_config)
+    config = read_config(values)
+    timeouts = Timeouts(*(float(values[f"{kind}_timeout"]) for kind in ("train", "query", "hello")))
+    expected, device = int(values["min_clients"]), str(values["device"])
+    out = Path(str(values["out"]) or Path("runs") / run_name(config)).absolute()
+
+    def open_engine(federation: Federation, spec: ModelSpec) -> ServerEngine:
+        return ServerEngine(grid, federation, spec, expected or federation.num_clients, timeouts, device)
+
+    result = execute(config, out, engine=open_engine, on_round=report)
+    print(
+        f"Worst-group accuracy {result['worst_group_accuracy']:.2%} after {result['rounds']} rounds; see {out}.",
+        flush=True,
+    )
+
+
+def report(record: dict[str, Any]) -> None:
+    """A line a round, for `flwr run --stream` or `flwr log`."""
+    for warning in record["warnings"]:
+        print(f"Warning: {warning}", flush=True)
+    parts = [f"round {record['round']}", record["phase"], f"{len(record['selected'])} clients"]
+    if record["train_loss"] is not None:
+        parts.append(f"loss {record['train_loss']:.4f}")
+    if record["worst_group_accuracy"] is not None:
+        parts.append(f"worst group {record['worst_group_accuracy']:.1%}")
+    print("  ".join([*parts, f"{record['seconds']:.1f} s"]), flush=True)
+
+
+server_app = ServerApp()
+server_app.main()(serve)
+client_app = build_client_app()

@@ -1,0 +1,118 @@
+"""A Flower simulation for `feddiverse run --engine flower`: started when the run needs its engine, gone with it.
+
+Flower's own way to start one, `flwr run`, leaves a daemon behind. Here Flower runs in a thread of this process, its
+server app hands the grid to the run and waits until the run is over.
+"""
+
+import logging
+import os
+import threading
+from queue import Empty, Queue
+from typing import TYPE_CHECKING, Any
+
+from feddiverse.engine.machine import choose_device, usable_cores
+from feddiverse.errors import RunError, UserError
+from feddiverse.experiment.config import Config
+from feddiverse.experiment.run import OpenEngine
+from feddiverse.federation import Federation
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+    from flwr.serverapp import Grid
+
+    from feddiverse.flower.apps import ServerEngine
+    from feddiverse.models import ModelSpec
+
+QUIET = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what a later Ray will do anyway; without it Ray warns
+}
+START_SECONDS = 180.0
+STOP_SECONDS = 30.0
+
+
+def opener(config: Config, workers: int = 0, device: str = "auto") -> OpenEngine:
+    """How `experiment.run.execute` opens an engine that simulates the federation of `config` with Flower."""
+    os.environ.update(QUIET)  # read when Flower is imported
+    try:
+        import flwr  # noqa: F401
+        import ray  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"The engine 'flower' needs Flower ({error}): pip install 'feddiverse[flower]'.") from error
+    return lambda federation, spec: _open(config, federation, spec, workers or usable_cores(), choose_device(device))
+
+
+def _open(config: Config, federation: Federation, spec: "ModelSpec", workers: int, device: str) -> "ServerEngine":
+    from feddiverse.flower.apps import ServerEngine
+
+    simulation = Simulation(config, federation.num_clients, workers, device)
+
+    class SimulationEngine(ServerEngine):
+        """Ends the simulation with itself."""
+
+        def close(self) -> None:
+            super().close()
+            simulation.stop()
+
+    try:
+        return SimulationEngine(simulation.grid, federation, spec, federation.num_clients, device=device)
+    except BaseException:
+        simulation.stop()
+        raise
+
+
+class Simulation:
+    """Flower's simulation engine in a thread: `num_clients` virtual nodes on `workers` processes."""
+
+    def __init__(self, config: Config, num_clients: int, workers: int, device: str) -> None:
+        self._over = threading.Event()
+        self._grids: Queue[Grid | BaseException] = Queue()
+        gpus = 1 / workers if device == "cuda" else 0.0
+        backend = {
+            "init_args": {
+                "num_cpus": workers,
+                "include_dashboard": False,
+                "log_to_driver": False,
+                "logging_level": logging.ERROR,
+            },
+            "client_resources": {"num_cpus": 1, "num_gpus": gpus},
+        }
+        self._thread = threading.Thread(
+            target=self._run, args=(config, num_clients, device, backend), name="flower", daemon=True
+        )
+        self._thread.start()
+        try:
+            started = self._grids.get(timeout=START_SECONDS)
+        except Empty:
+            raise RunError(f"Flower's simulation did not start within {START_SECONDS:.0f} s.") from None
+        if isinstance(started, BaseException):
+            raise RunError(f"Flower's simulation could not start: {started}.") from started
+        self.grid = started
+
+    def _run(self, config: Config, num_clients: int, device: str, backend: dict[str, Any]) -> None:
+        from flwr.serverapp import ServerApp
+        from flwr.simulation import run_simulation
+
+        from feddiverse.flower.apps import build_client_app
+
+        # It says that `flwr run` should be used instead: that leaves a daemon behind.
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)
+        server_app = ServerApp()
+
+        @server_app.main()
+        def main(grid: "Grid", context: "Context") -> None:
+            self._grids.put(grid)
+            self._over.wait()
+
+        try:
+            run_simulation(server_app, build_client_app(config, device), num_clients, backend_config=backend)
+        except BaseException as error:
+            self._grids.put(error)
+
+    def stop(self) -> None:
+        """End nodes and processes. Safe to call twice."""
+        self._over.set()
+        self._thread.join(STOP_SECONDS)
