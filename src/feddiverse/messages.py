@@ -102,6 +102,50 @@ class PaperTriplet(Task):
 
 
 @dataclass(frozen=True)
+class FeatureMoments(Task):
+    """Consensus, first question: the spread of features under θ, projected to d = `dimensions` (docs/estimators.md).
+
+    Reply: one vector, to be summed over clients: [1 | classes present | counts Y | sums Y·d | scatter within the
+    client's classes, upper triangle d(d+1)/2 | products of its class sums over their counts, likewise].
+    """
+
+    dimensions: int = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureHistogram(FeatureMoments):
+    """Consensus, second question: where samples lie along the directions in which clients differ.
+
+    A sample's coordinates are `projected @ directions − origin`, [q]. Reply: vector [Y, bins, …, bins] flattened, to be
+    summed over clients: counts per class on a grid from −`reach` to `reach` on each axis; what is beyond counts at the
+    edge.
+    """
+
+    directions: NDArray[np.float32]  # [d, q]
+    origin: NDArray[np.float32]  # [q]
+    bins: int = 128
+    reach: float = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttributeTriplet(FeatureMoments):
+    """Consensus, third question: the client's triplet.
+
+    Coordinates (as above) of class y and attribute a lie around `centres[y, a]` with unit covariance; about
+    `shares[y, a]` of all clients' samples of class y show a. Reply: metrics `ci`, `ai`, `sc`.
+
+    With `matrix`, also the vector [Y·A] of counts; with `evaluation`, also `evaluation_only.e.t` as `PaperTriplet`.
+    """
+
+    directions: NDArray[np.float32]  # [d, q]
+    origin: NDArray[np.float32]  # [q]
+    centres: NDArray[np.float32]  # [Y, A, q]
+    shares: NDArray[np.float32]  # [Y, A]
+    matrix: bool = False
+    evaluation: bool = False
+
+
+@dataclass(frozen=True)
 class Reply:
     """A client's answer, or the reason there is none."""
 

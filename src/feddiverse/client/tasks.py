@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from feddiverse.client import biased, evaluation, training
+from feddiverse.client import biased, evaluation, moments, training
 from feddiverse.client.sketch import compress
 from feddiverse.federation import Samples
 from feddiverse.messages import (
+    AttributeTriplet,
     Evaluate,
+    FeatureHistogram,
+    FeatureMoments,
     LabelCounts,
     Loss,
     PaperTriplet,
@@ -74,6 +77,9 @@ ANSWERS: dict[type[Task], Answer] = {
     LabelCounts: label_counts,
     TrueMatrix: true_matrix,
     PaperTriplet: biased.paper_triplet,
+    FeatureMoments: moments.feature_moments,
+    FeatureHistogram: moments.feature_histogram,
+    AttributeTriplet: moments.attribute_triplet,
 }
 
 

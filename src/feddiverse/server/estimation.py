@@ -26,13 +26,14 @@ class Estimator:
     """Finds triplets of clients. Called again for clients that come late; what was learnt is kept as plain data.
 
     `matrices`: client → its (estimated) interaction matrix, with attributes that mean the same on every client;
-    None for an estimator that cannot say so.
+    None for an estimator that cannot say so, or was not told by `wants_matrices` that it should.
     `confusion`: [estimated attribute, true attribute] over all samples seen so far, for evaluation only; None unless
     the estimator was built with `evaluation=True` in an experiment where the truth is known.
     `warnings`: what a reader of the triplets should know, one sentence each.
     """
 
     def __init__(self) -> None:
+        self.wants_matrices = False  # a selector that needs whole matrices says so: they tell more than three numbers
         self.matrices: dict[int, Matrix] | None = None
         self.confusion: NDArray[np.float64] | None = None
         self.warnings: list[str] = []

@@ -1,0 +1,159 @@
+"""The consensus estimator: an attribute that all clients mean alike, read off what differs between them.
+
+Three questions, one forward pass each, nothing trained (docs/estimators.md has the messages and their sizes):
+1. moments of features, summed over clients → the directions in which clients differ;
+2. histograms along these, summed over clients → where each attribute value lies;
+3. each client counts its samples and sends its triplet.
+Why three: where values lie can only be asked when the directions are known, and counted when both are.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse import seeding
+from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain
+from feddiverse.server.estimation import Estimator, Triplet, answers, triplet_in
+from feddiverse.server.mixture import Mixture, fit
+from feddiverse.server.scatter import Directions, Scatter, find_directions
+
+Floats = NDArray[np.float64]
+
+REACH = 5.0  # standard deviations that the grid covers on either side
+MAX_CELLS = 4096
+MAX_BINS = 128
+WEAK = (
+    1.6  # strength up to which clients are taken to differ by chance: shuffled real ones reach 1.4, others 2.4 and more
+)
+NEAR = 2.0  # standard deviations: attribute values nearer than this cannot be told apart well
+
+
+class Consensus(Estimator):
+    """Learns once how to read the attribute, from the first clients; those who come late are read the same way."""
+
+    def __init__(
+        self,
+        seed: int,
+        num_classes: int,
+        num_attributes: int = 2,
+        consensus_dimensions: int = 512,
+        evaluation: bool = False,
+    ) -> None:
+        super().__init__()
+        self.seed = seed
+        self.num_classes = num_classes
+        self.num_attributes = num_attributes
+        self.dimensions = consensus_dimensions
+        self.evaluation = evaluation
+        self.reading: dict[str, NDArray[np.float32]] | None = None
+
+    def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
+        if self.reading is None:
+            self.reading = self._learn(round, clients, ask)
+        if self.reading is None:
+            return {}
+        task = AttributeTriplet(
+            self.seed,
+            round,
+            self.dimensions,
+            **self.reading,
+            matrix=self.wants_matrices,
+            evaluation=self.evaluation,
+        )
+        found = {}
+        for reply in answers(task, clients, ask):
+            found[reply.client] = triplet_in(reply)
+            self.evaluate(reply)
+            if reply.vector is not None:
+                self.matrices = self.matrices or {}
+                self.matrices[reply.client] = reply.vector.astype(np.float64).reshape(self.num_classes, -1)
+        return found
+
+    def _learn(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[str, NDArray[np.float32]] | None:
+        """How to read the attribute off projected features: the fields of `AttributeTriplet`. None: nobody answered."""
+        moments = FeatureMoments(self.seed, round, self.dimensions)
+        scatter = Scatter.of(answers(moments, clients, ask), self.num_classes)
+        if scatter is None:
+            return None
+        if self.num_attributes < 2:
+            return self._one_attribute(scatter)
+        directions = find_directions(scatter, self.num_attributes - 1, self.seed)
+        if directions.strength <= WEAK:
+            self.warnings.append(
+                "The consensus estimator sees no attribute: clients differ no more than chance explains, as when all"
+                " have the same attribute mix. CI is exact, AI and SC are given as 0."
+            )
+            return self._one_attribute(scatter)
+        axes, origin = standardise(directions, scatter)
+        mixture = self._find_values(
+            FeatureHistogram(
+                self.seed,
+                round,
+                self.dimensions,
+                directions=axes.astype(np.float32),
+                origin=origin.astype(np.float32),
+                bins=num_bins(axes.shape[1]),
+                reach=REACH,
+            ),
+            clients,
+            ask,
+        )
+        if mixture is None:
+            return None
+        if mixture.separation < NEAR:
+            self.warnings.append(
+                f"The attribute's values are only {mixture.separation:.1f} standard deviations apart in the model's"
+                " features: expect many samples to be counted under a wrong one."
+            )
+        whiten = np.linalg.inv(np.linalg.cholesky(mixture.covariance)).T
+        fields = {
+            "directions": axes @ whiten,
+            "origin": origin @ whiten,
+            "centres": (mixture.centres[None] + mixture.offsets[:, None]) @ whiten,
+            "shares": mixture.shares,
+        }
+        return {name: values.astype(np.float32) for name, values in fields.items()}
+
+    def _find_values(self, task: FeatureHistogram, clients: Mapping[int, int], ask: Ask) -> Mixture | None:
+        """Where the attribute's values lie, from the sum of all clients' histograms. None: nobody answered."""
+        q = task.origin.size
+        counts = np.zeros(self.num_classes * task.bins**q)
+        for reply in answers(task, clients, ask):
+            counts += reply.vector
+        counts = counts.reshape(self.num_classes, -1)
+        middles = ((np.arange(task.bins) + 0.5) * 2 / task.bins - 1) * task.reach
+        points = np.stack(np.meshgrid(*[middles] * q, indexing="ij"), axis=-1).reshape(-1, q)
+        filled = counts.sum(axis=0) > 0
+        if not filled.any():
+            return None
+        seed = seeding.integer(self.seed, "attribute values")
+        return fit(points[filled], counts[:, filled], self.num_attributes, seed)
+
+    def _one_attribute(self, scatter: Scatter) -> dict[str, NDArray[np.float32]]:
+        """A reading under which every sample has the same, only, attribute."""
+        d = len(scatter.within)
+        shapes = {"directions": (d, 1), "origin": (1,), "centres": (self.num_classes, 1, 1)}
+        blank = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        return blank | {"shares": np.ones((self.num_classes, 1), np.float32)}
+
+    def state(self) -> Plain:
+        return super().state() | ({} if self.reading is None else {"reading": dict(self.reading)})
+
+    def restore(self, state: Plain) -> None:
+        super().restore(state)
+        if "reading" in state:
+            self.reading = {name: np.asarray(values, np.float32) for name, values in state["reading"].items()}
+
+
+def standardise(directions: Directions, scatter: Scatter) -> tuple[Floats, Floats]:
+    """Axes [d, q] and origin [q] such that coordinates have mean 0 and unit covariance over all samples."""
+    covariance = directions.axes.T @ scatter.covariance @ directions.axes
+    values, vectors = np.linalg.eigh(covariance)
+    axes = directions.axes @ (vectors / np.sqrt(np.maximum(values, 1e-12 * values.max())))
+    return axes, scatter.mean @ axes
+
+
+def num_bins(q: int) -> int:
+    """Bins on each of q axes, so that the grid has `MAX_CELLS` cells at most: 128, 64², 16³, 8⁴, 5⁵, …"""
+    return max(2, min(MAX_BINS, int(MAX_CELLS ** (1 / q) + 1e-9)))

@@ -1,0 +1,139 @@
+"""In which directions do clients differ more than chance explains? (the consensus estimator, docs/estimators.md)
+
+For samples of one class, what differs between clients' means is mostly their attribute mix. Let B be the scatter of
+class means between clients and W the covariance within: the leading generalised eigenvectors of (B, W + λI) are the
+directions in which an attribute shows.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from feddiverse import seeding
+from feddiverse.messages import Reply
+
+Floats = NDArray[np.float64]
+
+RIDGE = 1.0
+"""λ, in units of a feature's own variance: keeps hundreds of weak features from conspiring by chance."""
+NULL_DRAWS = 40
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """The sum of all clients' answers to `FeatureMoments`, unpacked."""
+
+    num_clients: int
+    num_cells: int  # (client, class) pairs with samples
+    counts: Floats  # [Y]
+    sums: Floats  # [Y, d]
+    within: Floats  # [d, d]: scatter around the means of cells
+    products: Floats  # [d, d]: Σ over cells of sum·sumᵀ/count
+
+    @classmethod
+    def of(cls, replies: Iterable[Reply], num_classes: int) -> Self | None:
+        """Add the answers up, one at a time; None if there is none."""
+        total: Floats | None = None
+        for reply in replies:
+            assert reply.vector is not None
+            total = reply.vector.astype(np.float64) if total is None else np.add(total, reply.vector, out=total)
+        return None if total is None else cls.unpack(total, num_classes)
+
+    @classmethod
+    def unpack(cls, total: Floats, num_classes: int) -> Self:
+        """2 + Y + Y·d + d(d + 1) numbers → matrices."""
+        size = total.size - 2 - num_classes
+        d = round((-(num_classes + 1) + np.sqrt((num_classes + 1) ** 2 + 4 * size)) / 2)
+        head, sums, within, products = np.split(
+            total, np.cumsum([2 + num_classes, num_classes * d, d * (d + 1) // 2]).tolist()
+        )
+        upper = np.triu_indices(d)
+        matrices = []
+        for triangle in (within, products):
+            matrix = np.zeros((d, d))
+            matrix[upper] = triangle
+            matrices.append(matrix + np.triu(matrix, 1).T)
+        return cls(int(head[0]), int(head[1]), head[2:], sums.reshape(num_classes, d), *matrices)
+
+    @property
+    def freedom(self) -> int:
+        """How many class means can differ from their class's: cells less classes."""
+        return self.num_cells - int((self.counts > 0).sum())
+
+    @property
+    def between(self) -> Floats:
+        """[d, d]: B, the scatter of the cells' means around their class's, weighted by count."""
+        return np.asarray(self.products - (self.sums.T / np.maximum(self.counts, 1)) @ self.sums)
+
+    @property
+    def mean(self) -> Floats:
+        """[d]: of all samples."""
+        return np.asarray(self.sums.sum(axis=0) / self.counts.sum())
+
+    @property
+    def covariance(self) -> Floats:
+        """[d, d]: of all samples, classes and clients together."""
+        mean = self.mean
+        return np.asarray((self.within + self.products) / self.counts.sum() - np.outer(mean, mean))
+
+
+@dataclass(frozen=True)
+class Directions:
+    """`axes` [d, q]: leading directions. `strength`: how far clients differ along the first, relative to the farthest
+    that chance alone gives in `NULL_DRAWS` tries; about 1 means that nothing is to be seen."""
+
+    axes: Floats
+    strength: float
+
+
+def find_directions(scatter: Scatter, num: int, seed: int) -> Directions:
+    """The `num` directions of most scatter between clients, relative to that within."""
+    d = len(scatter.within)
+    nothing = Directions(np.zeros((d, num)), 0.0)
+    spare = scatter.counts.sum() - scatter.num_cells
+    if scatter.freedom < 1 or spare < 1:
+        return nothing
+    covariance = scatter.within / spare
+    variances = np.diag(covariance)
+    alive = np.flatnonzero(variances > 1e-10 * variances.max(initial=0.0))
+    if len(alive) < num:
+        return nothing
+    scale = 1 / np.sqrt(variances[alive])
+    w = covariance[np.ix_(alive, alive)] * scale * scale[:, None]
+    b = scatter.between[np.ix_(alive, alive)] * scale * scale[:, None]
+    # Means of few samples differ by chance, which adds W for every free mean: leave that out.
+    values, vectors = scipy.linalg.eigh(
+        b - scatter.freedom * w, w + RIDGE * np.eye(len(w)), subset_by_index=[len(w) - num, len(w) - 1]
+    )
+    axes = np.zeros((d, num))
+    axes[alive] = vectors[:, ::-1] * scale[:, None]
+    return Directions(axes, float(values[-1] / chance(w, scatter.freedom, seed)))
+
+
+def chance(w: Floats, freedom: int, seed: int) -> float:
+    """The largest leading eigenvalue in `NULL_DRAWS` draws of a federation whose clients do not differ.
+
+    B is then Wishart with covariance W. In W's own basis its part in the metric W + λI has diagonal covariance.
+    """
+    eigenvalues = np.maximum(np.linalg.eigvalsh(w), 0)
+    spread = np.sqrt(eigenvalues / (eigenvalues + RIDGE))
+    rng = seeding.rng(seed, "chance scatter")
+    largest = 0.0
+    for _ in range(NULL_DRAWS):
+        root = spread[:, None] * _wishart_root(len(w), freedom, rng)
+        null = root @ root.T - freedom * np.diag(spread**2)
+        largest = max(largest, float(scipy.linalg.eigvalsh(null, subset_by_index=[len(w) - 1] * 2)[0]))
+    return largest
+
+
+def _wishart_root(d: int, freedom: int, rng: np.random.Generator) -> Floats:
+    """R with R·Rᵀ a standard Wishart matrix; Bartlett's triangle where there is more freedom than dimensions."""
+    if freedom <= d:
+        return rng.standard_normal((d, freedom))
+    root = np.tril(rng.standard_normal((d, d)), -1)
+    root[np.diag_indices(d)] = np.sqrt(rng.chisquare(freedom - np.arange(d)))
+    return root
