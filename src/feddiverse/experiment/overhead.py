@@ -44,7 +44,7 @@ METHODS = (
     Method("FedPNS", {"selector": "fedpns"}, "0", "0", "0", "O(K²|θ|²)"),
     Method("HCSFed", {"selector": "hcsfed"}, "t = 1", "r·θ_k", "r|θ|²", "t = 1: O(K·r|θ|), then O(K)"),
     Method("Group balance", {"selector": "group_balance", "estimator": "consensus"}, "t = 1", "moments + |Y||A|",
-           "∀k: O(n_k|θ|)", "t = 1: O(K³), then O(K)", in_paper=False),
+           "∀k: O(n_k|θ|)", "t = 1: O(K(|Y||A|)²), then O(K)", in_paper=False),
     Method("Fed-CBS", {"selector": "fed_cbs"}, "t = 1", "|Y|", "O(n_k)", "O(κK|Y|)", in_paper=False),
     Method("Oort", {"selector": "oort"}, "∀t", "2", "∀k∈K': O(n_k|θ|)", "O(K log K)", in_paper=False),
     Method("Label entropy", {"selector": "label_entropy"}, "t = 1", "|Y|", "O(n_k)", "O(κK|Y|)", in_paper=False),

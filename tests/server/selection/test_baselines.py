@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.optimize import minimize
+from scipy.optimize import minimize, nnls
 from selection_fakes import SETTINGS, FakeClients, KnownTriplets, updates
 from sklearn.cluster import KMeans
 
@@ -17,7 +17,7 @@ from feddiverse.seeding import rng
 from feddiverse.server.selection import build
 from feddiverse.server.selection.fed_cbs import imbalance
 from feddiverse.server.selection.fedpns import FedPNS, flag, gram
-from feddiverse.server.selection.group_balance import GroupBalance, balancing_weights
+from feddiverse.server.selection.group_balance import RIDGE, GroupBalance, balancing_weights, least_squares
 from feddiverse.server.selection.hcsfed import HCSFed, allocate
 from feddiverse.server.selection.label_entropy import LabelEntropy
 from feddiverse.server.selection.oort import Oort
@@ -160,7 +160,7 @@ matrices_st = arrays(np.float64, st.tuples(st.integers(1, 12), st.integers(1, 3)
 
 
 @given(matrices_st)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_group_balance_is_as_good_as_a_general_solver(matrices: np.ndarray) -> None:
     weights = balancing_weights(matrices)
     assert weights.min() >= 0
@@ -171,6 +171,25 @@ def test_group_balance_is_as_good_as_a_general_solver(matrices: np.ndarray) -> N
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
     )  # fmt: skip
     assert variance(weights, matrices / 120) <= variance(np.clip(other.x, 0, 1) / other.x.sum(), matrices / 120) + 1e-6
+
+
+@given(matrices_st)
+@settings(deadline=None, max_examples=60)
+def test_group_balance_solves_its_least_squares_like_scipy(matrices: np.ndarray) -> None:
+    columns = matrices.reshape(len(matrices), -1).T / 120
+    columns = columns - columns.mean(axis=0)
+    system = np.vstack([columns, np.sqrt(RIDGE) * np.eye(len(matrices)), np.ones(len(matrices))])
+    expected, _ = nnls(system, np.append(np.zeros(len(system) - 1), 1.0))
+    found = least_squares(columns)
+    assert np.square(columns @ found).sum() <= np.square(columns @ expected).sum() + 1e-8
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_group_balance_of_many_clients_is_quick() -> None:
+    matrices = np.random.default_rng(0).integers(0, 100, (20_000, 2, 2)).astype(float)
+    weights = balancing_weights(matrices)
+    assert variance(weights, matrices) < 1e-6
+    assert weights.min() > 0  # so many can balance each other with nobody left out
 
 
 def test_group_balance_of_gsc_is_perfect_and_treats_equal_clients_alike() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[3]))
 
-from benchmarks.selection import feddiverse  # noqa: E402
+from benchmarks.selection import feddiverse
 
 
 @pytest.mark.slow
