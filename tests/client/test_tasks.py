@@ -73,7 +73,7 @@ def test_sketch_compresses_what_training_would_send(samples, model, theta):
     reply = answer(Sketch(0, 1, lr=0.01, rate=1e-3), theta, 5, samples, model)
     assert reply.vector.size == int(1e-3 * theta.size)
     nearest = np.abs(update[:, None] - reply.vector).argmin(1)
-    for centre in (0, 40, 92):
+    for centre in (0, 40, 88):
         assert update[nearest == centre].mean() == pytest.approx(reply.vector[centre], abs=0.05 * float(update.std()))
 
 
@@ -90,7 +90,7 @@ class Unknown(Task):
 
 def test_mishaps_become_replies(samples, model, theta):
     assert "Unknown" in answer(Unknown(0, 1), theta, 5, samples, model).failure
-    assert "93,859" in answer(Train(0, 1), theta[:-1], 5, samples, model).failure
+    assert "89,603" in answer(Train(0, 1), theta[:-1], 5, samples, model).failure
     empty = Samples(samples.images[:0], samples.y[:0], samples.a[:0])
     assert "no samples" in answer(Train(0, 1), theta, 5, empty, model).failure
     wrong = Samples(samples.images, samples.y + 7, samples.a)

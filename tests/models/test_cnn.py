@@ -20,7 +20,7 @@ def spec_of(name: str, num_classes: int = 3) -> ModelSpec:
 def test_cnn_takes_pictures_of_any_size(side):
     model = build(spec_of("cnn")).module
     x = torch.randn(2, 3, side, side)
-    assert model.features(x).shape == (2, 128)
+    assert model.features(x).shape == (2, 1792)
     torch.testing.assert_close(model(x), model.head(model.features(x)))
 
 

@@ -2,7 +2,7 @@
 
 >>> spec = ModelSpec("cnn", num_classes=2, shape=(3, 28, 28), mean=(0.5,) * 3, std=(0.5,) * 3)
 >>> build(spec).vector().shape
-(93730,)
+(87810,)
 """
 
 from pathlib import Path
@@ -38,9 +38,9 @@ def initial_theta(spec: ModelSpec, seed: int, checkpoint: Path | None = None) ->
 
 def _module(spec: ModelSpec) -> nn.Module:
     if spec.name == "cnn":
-        from feddiverse.models import cnn
+        from feddiverse.models.cnn import CNN
 
-        return cnn.build(spec.num_classes)
+        return CNN(spec.num_classes, fast=spec.fast)
     if spec.name == "mobilenet":
         from feddiverse.models.mobilenet import MobileNetV2
         from feddiverse.models.trunk import FastMobileNetV2

@@ -1,44 +1,44 @@
 """A small GroupNorm CNN that learns digits from scratch: the default model, and the tests'."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 GROUPS = 8
-WIDTHS = (32, 64, 128)
+WIDTHS = (32, 64, 112)
+SIDE = 4  # of the last map of a 28×28 picture
 
 
 class CNN(nn.Module):
-    """Three 3×3 convolutions of stride 2, each with GroupNorm and ReLU, a global average, a linear head.
+    """Three 3×3 convolutions of stride 2, each with GroupNorm and ReLU, and a linear head on the 4×4 map they leave.
 
-    93,730 weights for two classes. Takes pictures of any size.
+    87,810 weights for two classes. Other sizes of pictures are averaged to a 4×4 map. `fast` lays the maps between the
+    layers out as a CPU likes them best: channels last where there are many, as they are where there are few.
     """
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, *, fast: bool = False) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        for inputs, outputs in zip((3, *WIDTHS), WIDTHS, strict=False):
-            layers += [
-                nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False),
-                nn.GroupNorm(GROUPS, outputs),
-                nn.ReLU(inplace=True),
-            ]
-        self.layers = nn.Sequential(*layers)
-        self.head = nn.Linear(WIDTHS[-1], num_classes)
+        self.layers = nn.Sequential(*(_layer(inputs, outputs) for inputs, outputs in pairwise((3, *WIDTHS))))
+        self.head = nn.Linear(WIDTHS[-1] * SIDE * SIDE, num_classes)
+        self.fast = fast
 
     def features(self, x: Tensor) -> Tensor:
-        """[n, 3, height, width] → [n, 128]."""
-        maps: Tensor = self.layers(x)
-        return maps.mean((2, 3))
+        """[n, 3, height, width] → [n, 1792]."""
+        maps: Tensor = self.layers[0](x)
+        if self.fast and x.device.type == "cpu":
+            maps = maps.contiguous(memory_format=torch.channels_last)
+        maps = self.layers[2](self.layers[1](maps))
+        if maps.shape[2:] != (SIDE, SIDE):
+            maps = functional.adaptive_avg_pool2d(maps, SIDE)
+        return maps.flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(x))
         return logits
 
 
-def build(num_classes: int) -> CNN:
-    model = CNN(num_classes)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    torch.nn.init.zeros_(model.head.bias)
-    return model
+def _layer(inputs: int, outputs: int) -> nn.Sequential:
+    conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+    return nn.Sequential(conv, nn.GroupNorm(GROUPS, outputs), nn.ReLU(inplace=True))

@@ -16,6 +16,8 @@ class FastMobileNetV2(MobileNetV2):
     `backward()` adds to the parameters' `.grad` itself; `torch.autograd.grad` sees none of them, nor the pictures'.
     """
 
+    input_layout = torch.channels_last
+
     def features(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu":
             return super().features(x)

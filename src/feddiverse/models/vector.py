@@ -36,16 +36,11 @@ class FlatModel:
         mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
         self._scale = (1.0 / (255.0 * std)).view(3, 1, 1).to(device)
         self._shift = (-mean / std).view(3, 1, 1).to(device)
-        self._memory_format = torch.channels_last if self.is_fast else torch.contiguous_format
+        self._layout = getattr(module, "input_layout", torch.contiguous_format)
 
     @property
     def device(self) -> torch.device:
         return self.theta.device
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether the hand-written CPU kernels run: they want pictures in channels_last."""
-        return self.spec.fast and self.device.type == "cpu"
 
     @property
     def parameters(self) -> Tensor:
@@ -69,5 +64,5 @@ class FlatModel:
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 pictures [n, 3, height, width] → floats on the model's device, ready for `module`."""
-        pixels = images.to(self.device).to(torch.float32, memory_format=self._memory_format)
+        pixels = images.to(self.device).to(torch.float32, memory_format=self._layout)
         return pixels.mul_(self._scale).add_(self._shift)

@@ -1,0 +1,126 @@
+"""One training step beside plain PyTorch: `python -m benchmarks.step`.
+
+Plain is what anyone would write: the module in eager mode and default memory format, float pictures at hand,
+torch.optim.SGD. Ours is the client's own `train`, which also loads θ, draws batches and normalises bytes. Both run the
+same number of steps on one thread, by turns, so that whatever else the machine does meets both.
+"""
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from feddiverse.client.evaluation import correct_and_total
+from feddiverse.client.training import train
+from feddiverse.federation import Samples
+from feddiverse.messages import Train
+from feddiverse.models import FlatModel, ModelSpec, build, initial_theta
+
+NUM_SAMPLES = 196  # seven whole batches of 28
+TURNS = {"mobilenet": 12, "cnn": 60}
+
+
+def run() -> dict[str, Any]:
+    """Ratios ours / plain of one step, forward and backward, and of evaluation, with their spread over turns."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {"machine": platform.processor() or platform.machine(), "torch": torch.__version__} | {
+            name: {"train": _compare(*_training(name), turns), "evaluate": _compare(*_evaluation(name), turns)}
+            for name, turns in TURNS.items()
+        }
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _spec(name: str, *, fast: bool) -> ModelSpec:
+    return ModelSpec(name, 2, (3, 28, 28), (0.1307,) * 3, (0.3081,) * 3, fast=fast)
+
+
+def _samples() -> Samples:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (NUM_SAMPLES, 3, 28, 28), dtype=np.uint8)
+    return Samples(images, rng.integers(0, 2, NUM_SAMPLES), rng.integers(0, 2, NUM_SAMPLES))
+
+
+def _pictures(samples: Samples) -> torch.Tensor:
+    """The same pictures as a plain loop holds them: floats, normalised before the clock starts."""
+    return build(_spec("cnn", fast=False)).normalise(torch.from_numpy(samples.images))
+
+
+def _plain_module(name: str) -> torch.nn.Module:
+    model = build(_spec(name, fast=False))
+    for parameter in model.module.parameters():  # memory of its own, as in a plain loop
+        parameter.data, parameter.grad = parameter.data.clone(), None
+    return model.module
+
+
+def _training(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    task, samples = Train(0, 1), _samples()
+    x, y = _pictures(samples), torch.from_numpy(samples.y)
+    module = _plain_module(name)
+    model, theta = build(_spec(name, fast=True)), initial_theta(_spec(name, fast=True), 0)
+
+    def plain() -> None:
+        module.train()
+        optimiser = torch.optim.SGD(module.parameters(), lr=task.lr, momentum=task.momentum)
+        for ids in torch.randperm(NUM_SAMPLES).split(task.batch_size):
+            optimiser.zero_grad()
+            loss = functional.cross_entropy(module(x[ids]), y[ids])
+            loss.backward()
+            optimiser.step()
+            loss.item()
+
+    return plain, lambda: train(task, theta, 0, samples, model)
+
+
+def _evaluation(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    samples = _samples()
+    x, module = _pictures(samples), _plain_module(name).eval()
+    model: FlatModel = build(_spec(name, fast=True))
+
+    @torch.no_grad()
+    def plain() -> None:
+        for batch in x.split(28):
+            module(batch).argmax(1)
+
+    return plain, lambda: correct_and_total(model, samples, 2)
+
+
+def _compare(plain: Callable[[], object], ours: Callable[[], object], turns: int) -> dict[str, float]:
+    plain(), ours()
+    seconds: dict[str, list[float]] = {"plain": [], "ours": []}
+    cpu: dict[str, list[float]] = {"plain": [], "ours": []}
+    for turn in range(turns):
+        by_turns = [("plain", plain), ("ours", ours)]
+        for who, work in by_turns if turn % 2 else reversed(by_turns):
+            wall_start, cpu_start = time.perf_counter(), time.process_time()
+            work()
+            seconds[who].append(time.perf_counter() - wall_start)
+            cpu[who].append(time.process_time() - cpu_start)
+    ratios = [b / a for a, b in zip(seconds["plain"], seconds["ours"], strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    per_step = 1000 / (NUM_SAMPLES / 28)
+    return {
+        "ratio": middle,
+        "ratio_quartiles": [low, high],
+        "cpu_ratio": statistics.median(b / a for a, b in zip(cpu["plain"], cpu["ours"], strict=True)),
+        "plain_step_ms": per_step * statistics.median(seconds["plain"]),
+        "our_step_ms": per_step * statistics.median(seconds["ours"]),
+        "turns": turns,
+    }
+
+
+if __name__ == "__main__":
+    result = run()
+    path = Path(__file__).parent / "results" / "step.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
