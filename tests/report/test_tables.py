@@ -6,9 +6,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_runs import make_run, make_study
 from rich.console import Console
+from scipy import stats
 
 from feddiverse.errors import UserError
 from feddiverse.report import tables
@@ -56,9 +58,9 @@ def test_comparison_has_difference_interval_and_rounds(study: Path) -> None:
 
 def test_usage_counts_only_rounds_that_were_selected(study: Path) -> None:
     run = next(iter(load(study).at("FedDiverse", "digits-gsc").values()))
-    assert run.times_chosen.sum() == 9 * 39
-    by_hand = (run.times_chosen / run.times_chosen.sum()) ** 2
-    assert run.effective_clients == pytest.approx(1 / by_hand.sum())
+    assert run.selection.times_chosen.sum() == 9 * 39
+    shares = run.selection.times_chosen / run.selection.times_chosen.sum()
+    assert run.selection.effective_clients == pytest.approx(np.exp(stats.entropy(shares)))
     assert run.pooled_shares.sum(axis=(1, 2)) == pytest.approx(1)
     first = run.choices[0]
     assert run.pooled_shares[0].ravel() == pytest.approx(

@@ -7,6 +7,7 @@ from typing import Any
 from feddiverse.errors import UserError
 from feddiverse.experiment import published
 from feddiverse.experiment.config import read_toml
+from feddiverse.experiment.overhead import METHODS as overhead_methods
 from feddiverse.experiment.published import Value
 from feddiverse.experiment.study import Planned, Study
 from feddiverse.splits import FEDERATIONS, SOURCES, parse
@@ -173,11 +174,12 @@ def ablation(preset: str, source: str, seeds: Sequence[int]) -> Study:
 def overhead(preset: str, source: str, seeds: Sequence[int]) -> Study:
     """Table II: what each selector costs in messages, bytes and seconds, beside the paper's formulas."""
     mapping = federations(["cmnist-gsc"], preset, source)
-    columns = {run: {"federation": run, "rounds": 6, "evaluate_every": 6} for run in mapping.values()}
+    columns = {run: {"federation": run, "rounds": 4, "evaluate_every": 4} for run in mapping.values()}
+    rows = {method.name: method.config for method in overhead_methods}
     return Study(
         name="overhead",
         title="What selection costs (the paper’s Table II)",
-        runs=_cross(dict(METHODS.values()), columns, seeds),
+        runs=_cross(rows, columns, seeds),
         view="overhead",
     )
 

@@ -24,7 +24,8 @@ def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
         if record.get(key) is not None and math.isfinite(record[key]):
             yield key, float(record[key])
     for group in record.get("groups") or []:
-        yield f"group_accuracy/class{group['class']}_attribute{group['attribute']}", float(group["accuracy"])
+        if group["accuracy"] is not None:  # a group without test samples has none
+            yield f"group_accuracy/class{group['class']}_attribute{group['attribute']}", float(group["accuracy"])
 
 
 def _require(module: str, extra: str) -> Any:

@@ -1,8 +1,10 @@
 """The answer a report opens with: which selector is best here, by how much, how sure; in plain sentences."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from feddiverse.report.results import LEVELS, Results, Summary
+from feddiverse.report.runs import Run
 from feddiverse.report.statistics import spread
 from feddiverse.report.tables import percent, signed
 
@@ -75,14 +77,17 @@ def _few(summary: Summary) -> str:
 
 
 def _lone(results: Results, best: Summary) -> str:
-    worst = [
-        min(run.result["groups"], key=lambda g: g["accuracy"]) for run in results.at(best.row, best.column).values()
-    ]
+    worst = [min(_tested(run), key=lambda g: g["accuracy"]) for run in results.at(best.row, best.column).values()]
     federation = next(iter(results.at(best.row, best.column).values())).federation
     first = worst[0]
     classes, attributes = federation["class_names"], federation["attribute_names"]
     group = f"{classes[first['class']]}, {attributes[first['attribute']]}"
     return f"Its weakest group is ({group}). With one method there is nothing to compare it with."
+
+
+def _tested(run: Run) -> list[dict[str, Any]]:
+    """Groups with test samples."""
+    return [group for group in run.result["groups"] if group["accuracy"] is not None]
 
 
 def _speed(results: Results, best: Summary) -> str:

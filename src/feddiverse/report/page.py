@@ -176,7 +176,7 @@ def _of_selection(chosen: list[tuple[str, list[Run]]], prefix: str) -> list[Illu
             "true triplets. A disc’s area and number: that kind’s share of all selections. The ring: its share of "
             "clients, which is what uniform selection gives.",
             "Ternary plots of the clients’ triplets with how often each kind was selected; "
-            + "; ".join(f"{row}: {runs[0].effective_clients:.1f} effective clients" for row, runs in chosen),
+            + "; ".join(f"{row}: {runs[0].selection.effective_clients:.1f} effective clients" for row, runs in chosen),
         ),
         Illustration(
             f"{prefix}-shares",
@@ -184,7 +184,7 @@ def _of_selection(chosen: list[tuple[str, list[Run]]], prefix: str) -> list[Illu
             "What each round trains on: shares of the (class, attribute) groups in the pooled data of the chosen "
             "clients, first seed. Dashed: equal shares.",
             "Stacked shares of groups per round; mean share of the rarest group: "
-            + "; ".join(f"{row} {100 * runs[0].smallest_group_share:.1f} %" for row, runs in chosen),
+            + "; ".join(f"{row} {100 * runs[0].selection.smallest_share.mean():.1f} %" for row, runs in chosen),
         ),
     ]
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feddiverse.errors import UserError
 from feddiverse.heterogeneity import triplet
+from feddiverse.server.selection.statistics import SelectionStatistics, statistics
 
 Floats = NDArray[np.float64]
 
@@ -55,16 +56,14 @@ class Run:
         return [r["selected"] for r in self.rounds if r["phase"] == "selected"]
 
     @cached_property
-    def times_chosen(self) -> NDArray[np.int64]:
-        """[client]"""
-        chosen = [k for choice in self.choices for k in choice]
-        return np.bincount(np.array(chosen, dtype=np.int64), minlength=len(self.counts))
+    def selection(self) -> SelectionStatistics:
+        """Who was chosen how often, and what data each round pooled."""
+        return statistics(self.choices, self.counts)
 
-    @cached_property
+    @property
     def pooled_shares(self) -> Floats:
         """[round, class, attribute]: each group's share of the data that was trained on in a round."""
-        pooled = np.array([self.counts[choice].sum(axis=0) for choice in self.choices], dtype=np.float64)
-        pooled = pooled.reshape(-1, *self.counts.shape[1:])
+        pooled = self.selection.pooled
         return np.asarray(pooled / np.maximum(pooled.sum(axis=(1, 2), keepdims=True), 1))
 
     @cached_property
@@ -81,18 +80,6 @@ class Run:
         for client, values in self.triplets["triplets"].items():
             estimated[int(client)] = values
         return estimated
-
-    @property
-    def effective_clients(self) -> float:
-        """How many equally used clients would be as concentrated: 1 / Σ share² (inverse Simpson index)."""
-        total = self.times_chosen.sum()
-        return float(total**2 / max((self.times_chosen.astype(np.float64) ** 2).sum(), 1))
-
-    @property
-    def smallest_group_share(self) -> float:
-        """The share of the rarest group in what a round trains on, averaged over rounds."""
-        shares = self.pooled_shares
-        return float(shares.reshape(len(shares), -1).min(axis=1).mean()) if len(shares) else float("nan")
 
 
 def is_finished(path: Path) -> bool:

@@ -87,9 +87,9 @@ def usage_table(results: Results) -> Table:
         several_runs = [run for run in found.values() if run.choices]
         if not several_runs:
             continue
-        effective = spread([run.effective_clients for run in several_runs]).mean
-        smallest = spread([run.smallest_group_share for run in several_runs]).mean
-        chosen = spread([float((run.times_chosen > 0).sum()) for run in several_runs]).mean
+        effective = spread([run.selection.effective_clients for run in several_runs]).mean
+        smallest = spread([float(run.selection.smallest_share.mean()) for run in several_runs]).mean
+        chosen = spread([float((run.selection.times_chosen > 0).sum()) for run in several_runs]).mean
         clients, groups = len(several_runs[0].counts), several_runs[0].counts[0].size
         rows.append(
             (
@@ -102,8 +102,9 @@ def usage_table(results: Results) -> Table:
         )
     heads = ("Method", *(["Federation"] if several else []), "Clients ever chosen", "Effective clients", "Rarest group")
     notes = (
-        "Effective clients: 1 / Σ share², how many evenly used clients would be as concentrated. Rarest group: its "
-        "share of the data a round trains on, mean over rounds. Rounds of pre-training are left out. Means over seeds.",
+        "Effective clients: exp of the entropy of shares, how many evenly used clients would be as concentrated.",
+        "Rarest group: its share of the data a round trains on, mean over rounds. Rounds of pre-training are left out. "
+        "Means over seeds.",
     )
     return Table("usage", "What selection did to the federation", heads, tuple(rows), notes)
 

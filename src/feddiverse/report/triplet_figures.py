@@ -58,7 +58,7 @@ def selection_triangles(rows: Sequence[tuple[str, Sequence[Run]]]) -> Figure:
 
 def _discs(axes: "Axes", runs: Sequence[Run]) -> None:
     truth = runs[0].true_triplets
-    times = np.sum([run.times_chosen for run in runs], axis=0)
+    times = np.sum([run.selection.times_chosen for run in runs], axis=0)
     total = max(int(times.sum()), 1)
     points = ternary(truth)
     for members in sorted(kinds(truth), key=len, reverse=True):
