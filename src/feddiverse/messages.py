@@ -109,7 +109,7 @@ class FeatureMoments(Task):
     client's classes, upper triangle d(d+1)/2 | products of its class sums over their counts, likewise].
     """
 
-    dimensions: int = 512
+    dimensions: int = 256
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ class Consensus(Estimator):
         seed: int,
         num_classes: int,
         num_attributes: int = 2,
-        consensus_dimensions: int = 512,
+        consensus_dimensions: int = 256,
         evaluation: bool = False,
     ) -> None:
         super().__init__()
