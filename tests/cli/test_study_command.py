@@ -1,0 +1,120 @@
+"""`feddiverse study` and `feddiverse report` as a user types them, on a grid of seconds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from feddiverse.cli import app
+from feddiverse.errors import UserError
+
+GRID = """
+title = "Tiny"
+seeds = [0]
+baseline = "plain"
+[base]
+federation = "digits-gsc"
+rounds = 3
+evaluate_every = 3
+[rows.plain]
+selector = "uniform"
+[rows.robin]
+selector = "round_robin"
+"""
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    (tmp_path / "tiny.toml").write_text(GRID)
+    return tmp_path / "tiny.toml"
+
+
+def feddiverse(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from feddiverse.cli import main; main()", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
+
+
+def start(*words: str, cwd: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from feddiverse.cli import main; main()", *words]
+    return subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+@pytest.mark.slow
+def test_a_study_killed_in_the_middle_goes_on_and_gives_the_same_weights(grid: Path, tmp_path: Path) -> None:
+    killed = start("study", str(grid), "--out", "killed", "--workers", "1", cwd=tmp_path)
+    first = tmp_path / "killed" / "runs" / "digits-gsc-plain-seed0" / "result.json"
+    deadline = time.monotonic() + 200
+    while not first.exists() and time.monotonic() < deadline and killed.poll() is None:
+        time.sleep(0.05)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    before = first.stat().st_mtime_ns
+    resumed = feddiverse("study", str(grid), "--out", "killed", "--workers", "1", "--json", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "1 of 2 runs are done already" in resumed.stderr
+    assert first.stat().st_mtime_ns == before
+    said = json.loads(resumed.stdout)
+    assert [cell["method"] for cell in said["cells"]] == ["plain", "robin"]
+    assert (tmp_path / "killed" / "report.html").exists()
+    assert (tmp_path / "killed" / "tables" / "comparison.tex").exists()
+
+    whole = feddiverse("study", str(grid), "--out", "whole", "--methods", "robin", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    assert "robin reaches" in whole.stdout.replace("\n", " ")
+    results = [tmp_path / name / "runs" / "digits-gsc-robin-seed0" / "result.json" for name in ("killed", "whole")]
+    assert len({json.loads(path.read_text())["theta_sha256"] for path in results}) == 1
+
+
+@pytest.mark.slow
+def test_a_failing_run_is_listed_and_the_others_are_made(grid: Path, tmp_path: Path) -> None:
+    grid.write_text(GRID + '[rows.broken]\nselector = "no_module_of_mine:Nothing"\n')
+    done = feddiverse("study", str(grid), "--out", "s", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "1 runs failed" in done.stderr
+    assert "digits-gsc-broken-seed0: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Report: s/report.html" in done.stdout
+
+
+def test_dry_run_shows_the_grid_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(
+        app, ["study", "selection", "--dry-run", "--methods", "feddiverse, pow-d", "--seeds", "5"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "12 runs in studies/selection-quick, about" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_name_studies_are_listed() -> None:
+    done = CliRunner().invoke(app, ["study"])
+    assert all(name in done.output for name in ("quickstart", "selection", "optimizers", "ablation", "FILE.toml"))
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["study", "selektion"], "There is no study 'selektion'. Did you mean 'selection'"),
+        (["study", "selection", "--preset", "slow"], "There is no preset 'slow'"),
+        (["study", "selection", "--seeds", "a,b"], "--seeds takes whole numbers"),
+        (["study", "selection", "--federations", "mars"], "The study has no federation 'mars'"),
+        (["study", "selection", "--set", "rouns=3", "--dry-run"], "did you mean 'rounds'"),
+        (["report", "nowhere"], "nowhere is not a directory"),
+        (["report", ".", "--figure-format", "gif"], "--figure-format must be pdf, svg or png"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(
+    words: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as told:
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert complaint in str(told.value)
