@@ -46,6 +46,7 @@ def estimate(
         typer.echo(json.dumps(found if estimator == "all" else found[0], allow_nan=False))
         return
     out.print(_table(config.federation, found))
+    out.print("error: mean absolute; attr.: share of samples whose attribute was read right; the rest per client")
     for comparison in found:
         for warning in comparison["warnings"]:
             err.print(f"{comparison['estimator']}: {warning}")
@@ -58,10 +59,12 @@ def _table(federation: str, found: list[dict[str, Any]]) -> "Table":
 
     table = Table(title=f"{federation}: {found[0]['num_clients']} clients, T0 = {found[0]['pretraining_rounds']}")
     table.add_column("Estimator")
-    for header in ("r: CI, AI, SC", "mean error: CI, AI, SC", "attribute", "s/client", "bytes up"):
+    for header in ("r: CI, AI, SC", "error: same", "attr.", "seconds", "bytes up"):
         table.add_column(header, justify="right")
     for row in found:
-        groups = (row["r"].values(), row["mae"].values(), [row["attribute_accuracy"]])
-        shown = [" ".join("–" if number is None else f"{number:.3f}" for number in group) for group in groups]
-        table.add_row(row["estimator"], *shown, f"{row['seconds']:.2f}", f"{row['bytes_up']:,.0f}")
+        r = " ".join("–" if number is None else f"{number:.3f}" for number in row["r"].values())
+        error = " ".join(f"{number:.2f}" for number in row["mae"].values())
+        accuracy = row["attribute_accuracy"]
+        attribute = "–" if accuracy is None else f"{accuracy:.3f}"
+        table.add_row(row["estimator"], r, error, attribute, f"{row['seconds']:.2f}", f"{row['bytes_up']:,.0f}")
     return table

@@ -1,0 +1,55 @@
+"""`feddiverse estimate`: its JSON, its table, and its sentence for a wrong name."""
+
+import json
+import sys
+
+import pytest
+
+from feddiverse.cli import main
+
+SMALL = ("--federation", "dirichlet(clients=10,samples=1000):digits", "--set", "bias_steps=2", "--workers", "1", "--device", "cpu")
+
+
+def feddiverse(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["feddiverse", "estimate", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code
+
+
+def test_consensus_sees_colours_of_digits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert feddiverse(monkeypatch, *SMALL, "--estimator", "consensus", "--json") in (0, None)
+    found = json.loads(capsys.readouterr().out)
+    assert found["estimator"] == "consensus"
+    assert min(found["r"].values()) > 0.99
+    assert max(found["mae"].values()) < 0.01
+    assert found["attribute_accuracy"] > 0.99
+    assert found["bytes_up"] > 24
+    assert found["seconds"] > 0
+    assert found["warnings"] == []
+
+
+def test_all_estimators_without_pretraining(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert feddiverse(monkeypatch, *SMALL, "--pretraining-rounds", "0", "--json") in (0, None)
+    found = {row["estimator"]: row for row in json.loads(capsys.readouterr().out)}
+    assert found.keys() == {"paper", "consensus", "oracle"}
+    assert found["paper"]["bytes_up"] == 24  # three numbers
+    assert found["paper"]["r"]["ci"] == pytest.approx(1)
+    assert found["oracle"]["mae"] == pytest.approx({"ci": 0, "ai": 0, "sc": 0})
+    assert found["oracle"]["attribute_accuracy"] is None
+
+
+def test_table_and_reasons(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    alike = ("--federation", "iid(clients=8,samples=800):digits", "--pretraining-rounds", "0", "--workers", "1")
+    assert feddiverse(monkeypatch, *alike, "--estimator", "consensus") in (0, None)
+    shown = capsys.readouterr()
+    assert "consensus" in shown.out
+    assert "undefined" in shown.out
+    assert "no attribute" in shown.err.replace("\n", " ")
+
+
+def test_wrong_estimator_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert feddiverse(monkeypatch, *SMALL, "--estimator", "guess") == 2
+    assert "'guess'" in capsys.readouterr().err
