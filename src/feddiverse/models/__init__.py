@@ -40,7 +40,7 @@ def _module(spec: ModelSpec) -> nn.Module:
     if spec.name == "cnn":
         from feddiverse.models.cnn import CNN
 
-        return CNN(spec.num_classes, fast=spec.fast)
+        return CNN(spec.num_classes)
     if spec.name == "mobilenet":
         from feddiverse.models.mobilenet import MobileNetV2
         from feddiverse.models.trunk import FastMobileNetV2

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -14,22 +13,17 @@ SIDE = 4  # of the last map of a 28×28 picture
 class CNN(nn.Module):
     """Three 3×3 convolutions of stride 2, each with GroupNorm and ReLU, and a linear head on the 4×4 map they leave.
 
-    87,810 weights for two classes. Other sizes of pictures are averaged to a 4×4 map. `fast` lays the maps between the
-    layers out as a CPU likes them best: channels last where there are many, as they are where there are few.
+    87,810 weights for two classes. Other sizes of pictures are averaged to a 4×4 map.
     """
 
-    def __init__(self, num_classes: int, *, fast: bool = False) -> None:
+    def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(*(_layer(inputs, outputs) for inputs, outputs in pairwise((3, *WIDTHS))))
         self.head = nn.Linear(WIDTHS[-1] * SIDE * SIDE, num_classes)
-        self.fast = fast
 
     def features(self, x: Tensor) -> Tensor:
         """[n, 3, height, width] → [n, 1792]."""
-        maps: Tensor = self.layers[0](x)
-        if self.fast and x.device.type == "cpu":
-            maps = maps.contiguous(memory_format=torch.channels_last)
-        maps = self.layers[2](self.layers[1](maps))
+        maps: Tensor = self.layers(x)
         if maps.shape[2:] != (SIDE, SIDE):
             maps = functional.adaptive_avg_pool2d(maps, SIDE)
         return maps.flatten(1)
