@@ -45,7 +45,8 @@ class FlowerEngine:
         self._grid = grid
         self._expected = expected
         self._timeouts = timeouts or Timeouts()
-        self._nodes: dict[int, int] = {}  # client → the node it is reached at
+        self.greeting = RecordDict()  # what nodes may need to know in order to say who they are
+        self.nodes: dict[int, int] = {}  # client → the node it is reached at
         self._sizes: dict[int, int] = {}
         self._greeted: dict[str, int] = {}  # unanswered greeting → node
         self._refused: set[int] = set()
@@ -56,22 +57,25 @@ class FlowerEngine:
         deadline = time.monotonic() + self._timeouts.hello
         for _ in _until(deadline):
             self._meet()
-            if len(self._sizes) >= self._expected:
+            if len(self._sizes) + len(self._refused) >= self._expected:
                 break
         if not self._sizes:
-            raise RunError(f"No client came within {self._timeouts.hello:.0f} s: are SuperNodes connected?")
+            raise RunError(
+                f"No client said who it is within {self._timeouts.hello:.0f} s, {len(self._refused)} nodes failed to:"
+                " are SuperNodes connected, and does their ClientApp answer our questions?"
+            )
         self._expected = 1  # from now on the run goes on with those who are there
         return dict(sorted(self._sizes.items()))
 
     def _meet(self) -> None:
         """Forget who is gone, greet who is new, hear who answered. Waits for nobody."""
         online = set(self._grid.get_node_ids())
-        for client in [client for client, node in self._nodes.items() if node not in online]:
+        for client in [client for client, node in self.nodes.items() if node not in online]:
             self._forget(client)
         self._greeted = {message: node for message, node in self._greeted.items() if node in online}
         self._refused &= online
-        strangers = online - set(self._nodes.values()) - set(self._greeted.values()) - self._refused
-        greetings = [Message(RecordDict(), node, wire.HELLO, ttl=self._timeouts.hello) for node in sorted(strangers)]
+        strangers = online - set(self.nodes.values()) - set(self._greeted.values()) - self._refused
+        greetings = [Message(self.greeting, node, wire.HELLO, ttl=self._timeouts.hello) for node in sorted(strangers)]
         self._push(greetings)
         self._greeted |= {m.metadata.message_id: m.metadata.dst_node_id for m in greetings}
         for answered, message in self._pull(self._greeted).items():
@@ -85,24 +89,27 @@ class FlowerEngine:
             return
         about = message.content.metric_records[wire.METRICS]
         client, size = int(about[wire.PARTITION]), int(about[wire.NUM_EXAMPLES])  # type: ignore[arg-type]
-        self._nodes[client], self._sizes[client] = node, size
+        self.nodes[client], self._sizes[client] = node, size
         if num_partitions := about.get(wire.PARTITIONS):
             self._expected = min(self._expected, int(num_partitions))  # type: ignore[arg-type]
 
     def _forget(self, client: int) -> None:
-        self._nodes.pop(client, None)
+        self.nodes.pop(client, None)
         self._sizes.pop(client, None)
 
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
         """One reply per client, in the order of `clients`, however they come in; whoever is lost fails alone."""
+        return self.ask_about(task, wire.model_for(task, theta), clients)
+
+    def ask_about(self, task: Task, model: RecordDict, clients: Sequence[int]) -> Iterator[Reply]:
+        """`ask` with the model in any records: those of another Flower app, which its clients know how to read."""
         patience = self._timeouts.of(task)
-        content = wire.encode_task(task, theta)  # one for all: Flower sends equal contents to the SuperLink once
+        content = wire.encode_task(task, model)  # one for all: Flower sends equal contents to the SuperLink once
+        kind, group = wire.message_type(task), str(task.round)
         messages = {
-            client: Message(
-                content, self._nodes[client], wire.message_type(task), ttl=patience, group_id=str(task.round)
-            )
+            client: Message(content, self.nodes[client], kind, ttl=patience, group_id=group)
             for client in clients
-            if client in self._nodes
+            if client in self.nodes
         }
         pushed = self._push(messages.values())
         asked = {c: m.metadata.message_id for c, m in messages.items() if m.metadata.message_id in pushed}

@@ -1,11 +1,11 @@
 """A `Task` and a `Reply` as Flower records, and back: numbers and arrays only, nothing is ever pickled.
 
-A question is a `ConfigRecord` of its numbers and an `ArrayRecord` of θ and its arrays. An answer has the shape that
-Flower's own strategies expect: one `ArrayRecord`, one `MetricRecord` with `num-examples`.
+A question is two records of its own, its numbers and its arrays, beside those that carry the model. An answer has the
+shape that Flower's own strategies expect: one `ArrayRecord`, one `MetricRecord` with `num-examples`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -15,11 +15,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from feddiverse.messages import Reply, Task, Train, Vector
 from feddiverse.server.meter import WITHOUT_THETA
 
-ARRAYS, TASK, METRICS, TROUBLE = "arrays", "task", "metrics", "trouble"
+TASK, TASK_ARRAYS = "feddiverse.task", "feddiverse.arrays"  # names that no other app's records have
+ARRAYS, METRICS, TROUBLE = "arrays", "metrics", "trouble"
 THETA, VECTOR = "theta", "vector"
 NUM_EXAMPLES, SECONDS, PARTITION, PARTITIONS = "num-examples", "seconds", "partition-id", "num-partitions"
 
-HELLO = "query.hello"
+HELLO_ACTION = "hello"
+HELLO = f"query.{HELLO_ACTION}"
 """Who are you? Asked of every node once, because node ids are random in every run and partition ids are not."""
 
 
@@ -33,33 +35,50 @@ def message_type(task: Task) -> str:
     return "train" if type(task) is Train else f"query.{action(type(task))}"
 
 
-def encode_task(task: Task, theta: Vector) -> RecordDict:
-    """The question with θ, which questions about the data alone travel without."""
-    arrays = {} if isinstance(task, WITHOUT_THETA) else {THETA: Array(theta)}
+def model_for(task: Task, theta: Vector) -> RecordDict:
+    """θ as a record; nothing for questions about the data alone, which travel without it."""
+    return RecordDict({} if isinstance(task, WITHOUT_THETA) else {ARRAYS: ArrayRecord({THETA: Array(theta)})})
+
+
+def theta_in(content: RecordDict) -> Vector:
+    """θ out of a message; empty where it did not travel."""
+    arrays = content.array_records.get(ARRAYS)
+    return np.empty(0, np.float32) if arrays is None else arrays[THETA].numpy()
+
+
+def encode_task(task: Task, model: RecordDict) -> RecordDict:
+    """The question beside the records that carry the model."""
     numbers: dict[str, Any] = {"kind": type(task).__name__}
+    arrays = {}
     for field in fields(task):
         value = getattr(task, field.name)
         if isinstance(value, np.ndarray):
             arrays[field.name] = Array(value)
         else:
             numbers[field.name] = value
-    return RecordDict({TASK: ConfigRecord(numbers), ARRAYS: ArrayRecord(arrays)})
+    return RecordDict({**model, TASK: ConfigRecord(numbers), TASK_ARRAYS: ArrayRecord(arrays)})
 
 
-def decode_task(content: RecordDict) -> tuple[Task, Vector]:
-    """The question and θ; θ is empty where it did not travel."""
+def decode_task(content: RecordDict) -> Task:
+    """The question in a message."""
     numbers: dict[str, Any] = dict(content.config_records[TASK])
-    arrays: dict[str, Any] = {name: array.numpy() for name, array in content.array_records[ARRAYS].items()}
+    arrays: dict[str, Any] = {name: array.numpy() for name, array in content.array_records[TASK_ARRAYS].items()}
     kinds = {kind.__name__: kind for kind in _kinds(Task)}
-    task = kinds[str(numbers.pop("kind"))]
-    theta = arrays.pop(THETA, np.empty(0, np.float32))
-    return task(**numbers, **arrays), theta
+    return kinds[str(numbers.pop("kind"))](**numbers, **arrays)
 
 
 def _kinds(kind: type[Task]) -> Iterator[type[Task]]:
     for inner in kind.__subclasses__():
         yield inner
         yield from _kinds(inner)
+
+
+def introduction(client: int, num_examples: int, node_config: Mapping[str, Any]) -> RecordDict:
+    """The answer to `HELLO`."""
+    about: dict[str, Any] = {PARTITION: client, NUM_EXAMPLES: num_examples}
+    if PARTITIONS in node_config:
+        about[PARTITIONS] = int(node_config[PARTITIONS])
+    return RecordDict({METRICS: MetricRecord(about)})
 
 
 def encode_reply(reply: Reply) -> RecordDict:

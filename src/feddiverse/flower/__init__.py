@@ -2,7 +2,7 @@
 
 >>> from feddiverse.flower import FedDiverse, answer_questions   # server_app.py, client_app.py
 >>> strategy = FedDiverse(FedAvg(fraction_train=0.4), num_classes=10)
->>> answer_questions(app, features_and_labels)
+>>> answer_questions(app, features_and_labels, num_classes=10)
 
 Names are loaded when they are used: importing this package alone imports nothing of Flower.
 """
@@ -14,7 +14,7 @@ _WHERE = {
     "FedDiverse": "strategy",
     "Selecting": "strategy",
     "answer_questions": "answers",
-    "features_of": "torch_features",
+    "features_of": "answers",
     "CountsPartitioner": "partitioner",
     "measure_partitioner": "partitioner",
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ def build_client_app(config: Config | None = None, device: str = "cpu") -> Clien
     """Answers every question we know. `config`: None takes it from the run config of each message's context."""
     app = ClientApp()
     respond = functools.partial(_answer, config, device)
-    app.query(wire.HELLO.partition(".")[2])(functools.partial(_hello, config, device))
+    app.query(wire.HELLO_ACTION)(functools.partial(_hello, config, device))
     for kind in ANSWERS:
         register = app.train() if kind is Train else app.query(wire.action(kind))
         register(respond)
@@ -73,16 +73,14 @@ def build_client_app(config: Config | None = None, device: str = "cpu") -> Clien
 
 def _hello(config: Config | None, device: str, message: Message, context: Context) -> Message:
     client, site = _open(config, device, context)
-    about: dict[str, Any] = {wire.PARTITION: client, wire.NUM_EXAMPLES: site.num_examples(client)}
-    if wire.PARTITIONS in context.node_config:
-        about[wire.PARTITIONS] = int(context.node_config[wire.PARTITIONS])
-    return Message(RecordDict({wire.METRICS: MetricRecord(about)}), reply_to=message)
+    content = wire.introduction(client, site.num_examples(client), context.node_config)
+    return Message(content, reply_to=message)
 
 
 def _answer(config: Config | None, device: str, message: Message, context: Context) -> Message:
     client, site = _open(config, device, context)
-    task, theta = wire.decode_task(message.content)
-    return Message(wire.encode_reply(site.answer(task, theta, client)), reply_to=message)
+    reply = site.answer(wire.decode_task(message.content), wire.theta_in(message.content), client)
+    return Message(wire.encode_reply(reply), reply_to=message)
 
 
 def _open(config: Config | None, device: str, context: Context) -> tuple[int, Any]:

@@ -1,0 +1,141 @@
+"""Our questions answered inside a user's own `ClientApp`, from features and labels alone."""
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from feddiverse.client import tasks
+from feddiverse.engine import flower_wire as wire
+from feddiverse.federation import Samples
+from feddiverse.messages import (
+    AttributeTriplet,
+    FeatureHistogram,
+    FeatureMoments,
+    LabelCounts,
+    Loss,
+    PaperTriplet,
+    Reply,
+    Task,
+    Vector,
+)
+from feddiverse.models import FlatModel, ModelSpec
+
+ANSWERED: tuple[type[Task], ...] = (
+    FeatureMoments, FeatureHistogram, AttributeTriplet, PaperTriplet, LabelCounts, Loss
+)  # fmt: skip
+
+Data = Callable[[Message, Context], Iterable[ArrayLike]]
+"""`(message, context) → features [n, d], labels [n]`, and losses [n] where `pow_d` or `oort` shall ask for them. The
+message has the records of the strategy's own train messages, so the global model is read from it in the same way."""
+
+
+def answer_questions(app: ClientApp, data: Data, num_classes: int) -> ClientApp:
+    """Have `app` answer what `FedDiverse` and the other selectors ask, about the data that `data` gives.
+
+    Features are what the current global model sees (the input of its last layer): see `features_of`.
+    """
+    app.query(wire.HELLO_ACTION)(functools.partial(_hello, data))
+    for kind in ANSWERED:
+        app.query(wire.action(kind))(functools.partial(_answer, data, num_classes))
+    return app
+
+
+def _client(context: Context) -> int:
+    """Its partition; a node without one goes by its own id, which stays the same while it is registered."""
+    return int(context.node_config.get(wire.PARTITION, context.node_id))
+
+
+def _hello(data: Data, message: Message, context: Context) -> Message:
+    _, labels, _ = _read(data, message, context)
+    return Message(wire.introduction(_client(context), len(labels), context.node_config), reply_to=message)
+
+
+def _answer(data: Data, num_classes: int, message: Message, context: Context) -> Message:
+    client, task = _client(context), wire.decode_task(message.content)
+    features, labels, losses = _read(data, message, context)
+    if isinstance(task, Loss):
+        reply = _loss(client, losses)
+    else:
+        pictures: Any = features[:, :, None, None]  # of one pixel and d channels
+        samples = Samples(pictures, labels, np.zeros_like(labels))
+        if isinstance(task, PaperTriplet | AttributeTriplet):
+            task = replace(task, evaluation=False)  # nobody knows the truth here
+        reply = tasks.answer(task, np.empty(0, np.float32), client, samples, HeadOnly(features.shape[1], num_classes))
+    return Message(wire.encode_reply(replace(reply, num_examples=len(labels))), reply_to=message)
+
+
+def _read(
+    data: Data, message: Message, context: Context
+) -> tuple[Vector, NDArray[np.int64], NDArray[np.float64] | None]:
+    features, labels, *losses = (np.asarray(part) for part in data(message, context))
+    if features.ndim != 2 or labels.shape != features.shape[:1]:
+        raise ValueError(f"features must be [n, d] and labels [n], not {features.shape} and {labels.shape}")
+    return features.astype(np.float32), labels.astype(np.int64), losses[0].astype(np.float64) if losses else None
+
+
+def _loss(client: int, losses: NDArray[np.float64] | None) -> Reply:
+    if losses is None:
+        return Reply(client, failure="it gives no losses: let the function of answer_questions return them as well")
+    return Reply(client, metrics={"loss": float(losses.mean()), "loss_rms": math.sqrt(float(np.square(losses).mean()))})
+
+
+class HeadOnly(FlatModel):
+    """The model that sees features instead of pictures: a linear head, and no body.
+
+    It lets every answer of `client/` work on features as they are. For the paper's estimator it means that the biased
+    model is linear, where the paper trains a copy of the whole model.
+    """
+
+    def __init__(self, dimensions: int, num_classes: int) -> None:
+        spec = ModelSpec("features", num_classes, (dimensions, 1, 1), (0.0,) * 3, (1.0,) * 3)
+        super().__init__(_Head(dimensions, num_classes), spec)
+
+    def load(self, vector: Vector) -> None:
+        """Always from zero: the global model is in the features already."""
+        self.theta.zero_()
+
+    def normalise(self, images: Tensor) -> Tensor:
+        return images.float().flatten(1)
+
+
+class _Head(nn.Module):
+    def __init__(self, dimensions: int, num_classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(dimensions, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def features_of(
+    model: nn.Module, loader: Iterable[Any], inputs: Callable[[Any], tuple[Tensor, Tensor]] = tuple
+) -> tuple[Vector, NDArray[np.int64], NDArray[np.float32]]:
+    """Features, labels and losses of a loader's samples under `model`: what `answer_questions` wants.
+
+    Features are the input of the model's last Linear layer. `inputs` takes a batch apart: `batch → (x, y)`.
+    """
+    from feddiverse.models.custom import WithFeatures
+
+    body = WithFeatures(model.eval(), type(model).__name__)
+    device = next(model.parameters()).device
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    with torch.inference_mode():
+        for x, y in map(inputs, loader):
+            seen = body.features(x.to(device))
+            losses = nn.functional.cross_entropy(body.head(seen), y.to(device), reduction="none")
+            parts.append((seen.cpu(), y.cpu(), losses.cpu()))
+    features, labels, all_losses = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
+    return features, labels, all_losses

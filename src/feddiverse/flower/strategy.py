@@ -1,0 +1,168 @@
+"""Client selection for any Flower strategy: it decides how many to train and how to aggregate, our selector whom.
+
+The wrapped strategy configures its own messages for as many nodes as it likes; we send the same contents to the nodes
+our selector chose. So `fraction_train`, `min_train_nodes` and what else it knows keep their meaning, and nothing need
+be known of it. (Showing it a grid of chosen nodes only would make it take a fraction of these, and wait for more.)
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from feddiverse import seeding
+from feddiverse.engine.flower import FlowerEngine, Timeouts
+from feddiverse.errors import UserError
+from feddiverse.experiment.config import Config
+from feddiverse.messages import Reply, Task, Vector
+from feddiverse.server import selection
+from feddiverse.server.selection.base import Selector
+
+
+class Selecting(Strategy):
+    """`strategy` with nodes chosen by one of our selectors, by name or as an object.
+
+    Settings are config keys (`lr`, `pow_d_candidates`, …), `num_classes` and `num_attributes`, for those selectors that
+    need them. Clients must answer questions: `feddiverse.flower.answer_questions`.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        selector: str | Selector = "uniform",
+        *,
+        seed: int = 0,
+        query_timeout: float = 600.0,
+        **settings: Any,
+    ) -> None:
+        self.strategy = strategy
+        self.selector = selector if isinstance(selector, Selector) else _build(selector, {**settings, "seed": seed})
+        self.chosen: dict[int, list[int]] = {}  # round → the clients asked to train
+        self._seed = seed
+        self._timeouts = Timeouts(query=query_timeout, hello=query_timeout)
+        self._engine: FlowerEngine | None = None
+        self._theta: Vector | None = None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The wrapped strategy's messages, addressed to the nodes of the chosen clients."""
+        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        if not messages:
+            return messages
+        engine = self._connect(grid)
+        engine.greeting = messages[0].content
+        clients = engine.clients
+        if server_round <= self.selector.pretraining_rounds:
+            chosen = sorted(clients)
+        else:
+
+            def ask(task: Task, ids: Sequence[int]) -> Iterator[Reply]:
+                return engine.ask_about(task, messages[0].content, ids)
+
+            rng = seeding.rng(self._seed, "select", server_round)
+            chosen = self.selector.choose(server_round, len(messages), clients, ask, rng)
+        self.chosen[server_round] = chosen
+        self._theta = _flat(arrays) if self.selector.wants_updates else None
+        return [
+            _addressed(messages[i % len(messages)], node)
+            for i, node in enumerate(engine.nodes[client] for client in chosen)
+        ]
+
+    def _connect(self, grid: Grid) -> FlowerEngine:
+        """The engine through which we ask, which waits for all nodes that are there when it is made."""
+        if self._engine is None:
+            self._engine = FlowerEngine(grid, len(list(grid.get_node_ids())), self._timeouts)
+        return self._engine
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """As the wrapped strategy does, given the replies in the order of clients: sums then have one order."""
+        clients = {node: client for client, node in self._engine.nodes.items()} if self._engine else {}
+        known = [(clients.get(m.metadata.src_node_id), m) for m in replies]
+        ordered = sorted(known, key=lambda pair: (pair[0] is None, pair[0] or 0))
+        if server_round > self.selector.pretraining_rounds and self.chosen.get(server_round):
+            usable = [(c, m) for c, m in ordered if c is not None and not m.has_error()]
+            theta = np.empty(0, np.float32) if self._theta is None else self._theta
+            self.selector.observe(server_round, theta, [_seen(c, m, self._theta) for c, m in usable])
+        return self.strategy.aggregate_train(server_round, [message for _, message in ordered])
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The wrapped strategy's own business."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """The wrapped strategy's own business."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """The wrapped strategy's own."""
+        self.strategy.summary()
+
+
+class FedDiverse(Selecting):
+    """`strategy` with clients that complement each other (paper, Sec. IV).
+
+    The first `pretraining_rounds` rounds train every client, as the paper does, aggregated by the wrapped strategy.
+
+    >>> strategy = FedDiverse(FedAvg(fraction_train=0.4), num_classes=10)
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        num_classes: int,
+        num_attributes: int = 2,
+        *,
+        estimator: str = "consensus",
+        pretraining_rounds: int = 1,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            strategy,
+            "feddiverse",
+            num_classes=num_classes,
+            num_attributes=num_attributes,
+            estimator=estimator,
+            pretraining_rounds=pretraining_rounds,
+            **settings,
+        )
+
+    @property
+    def triplets(self) -> dict[int, list[float]]:
+        """What is known of clients by now: id → [CI, AI, SC]."""
+        return {int(client): triplet for client, triplet in self.selector.findings()["triplets"].items()}
+
+
+def _build(name: str, settings: dict[str, Any]) -> Selector:
+    defaults = asdict(Config()) | {"num_attributes": 2}
+    if unknown := settings.keys() - defaults.keys() - {"num_classes"}:
+        raise UserError(f"There is no setting '{min(unknown)}': settings are config keys and num_classes.")
+    return selection.build(name, {**defaults, **settings, "evaluation": False})
+
+
+def _addressed(message: Message, node: int) -> Message:
+    about = message.metadata
+    return Message(message.content, node, about.message_type, ttl=about.ttl, group_id=about.group_id)
+
+
+def _flat(arrays: ArrayRecord) -> Vector:
+    return np.concatenate([array.ravel() for array in arrays.to_numpy_ndarrays()]).astype(np.float32)
+
+
+def _seen(client: int, message: Message, theta: Vector | None) -> Reply:
+    """What a selector may learn of a reply to a train message: its numbers, and its weights where they are wanted."""
+    numbers = next(iter(message.content.metric_records.values()), MetricRecord())
+    metrics = {name: float(value) for name, value in numbers.items() if isinstance(value, int | float)}
+    arrays = next(iter(message.content.array_records.values()), None)
+    vector = None if theta is None or arrays is None else _flat(arrays)
+    if vector is not None and theta is not None and vector.shape != theta.shape:
+        vector = None
+    return Reply(client, num_examples=int(metrics.get("num-examples", 0)), vector=vector, metrics=metrics)

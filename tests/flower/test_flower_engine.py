@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+from fake_grid import FakeGrid
+
+from feddiverse.client.tasks import ANSWERS
+from feddiverse.data import load_federation
+from feddiverse.engine import flower_wire as wire
+from feddiverse.engine.flower import FlowerEngine, Timeouts
+from feddiverse.engine.local import LocalEngine
+from feddiverse.errors import RunError
+from feddiverse.experiment.config import Config
+from feddiverse.flower.apps import build_client_app
+from feddiverse.messages import (
+    AttributeTriplet,
+    FeatureHistogram,
+    FeatureMoments,
+    LabelCounts,
+    Loss,
+    Reply,
+    Sketch,
+    Task,
+    Train,
+    TrueMatrix,
+)
+from feddiverse.models import ModelSpec, initial_theta
+from feddiverse.server import meter
+
+CONFIG = Config(federation="digits-gsc", seed=3)
+FEDERATION = load_federation(CONFIG.federation, CONFIG.seed)
+SPEC = ModelSpec("cnn", 2, FEDERATION.source.shape, FEDERATION.source.mean, FEDERATION.source.std)
+THETA = initial_theta(SPEC, 3)
+QUICK = Timeouts(train=0.05, query=0.05, hello=0.2)
+
+DIRECTIONS = {"directions": np.eye(4, 1, dtype=np.float32), "origin": np.zeros(1, np.float32)}
+READING = DIRECTIONS | {
+    "centres": np.array([[[-1.0], [1.0]]] * 2, np.float32),
+    "shares": np.full((2, 2), 0.5, np.float32),
+}
+TASKS: list[Task] = [
+    Train(3, 1, lr=0.02),
+    Loss(3, 1),
+    Sketch(3, 1, rate=1e-4, lr=0.02),
+    LabelCounts(3, 1),
+    TrueMatrix(3, 1, 2),
+    FeatureMoments(3, 1, 4),
+    FeatureHistogram(3, 1, 4, **DIRECTIONS, bins=8),
+    AttributeTriplet(3, 1, 4, **READING, evaluation=True),
+]
+
+
+@pytest.fixture
+def grid() -> FakeGrid:
+    return FakeGrid(build_client_app(CONFIG), 5)
+
+
+@pytest.fixture(scope="module")
+def local() -> LocalEngine:
+    return LocalEngine(FEDERATION, SPEC, device="cpu", in_process=True)
+
+
+def without_seconds(reply: Reply) -> tuple[object, ...]:
+    vector = None if reply.vector is None else reply.vector.tobytes()
+    return reply.client, reply.num_examples, vector, dict(reply.metrics), reply.failure
+
+
+@pytest.mark.parametrize("task", TASKS, ids=wire.message_type)
+def test_the_same_replies_as_the_local_engine_to_the_bit_in_the_order_asked(
+    task: Task, grid: FakeGrid, local: LocalEngine
+) -> None:
+    engine = FlowerEngine(grid, 5)
+    assert engine.clients == {k: FEDERATION.sizes[k] for k in range(5)}
+    order = [4, 0, 2]
+    ours, theirs = list(engine.ask(task, THETA, order)), list(local.ask(task, THETA, order))
+    assert [reply.client for reply in ours] == order
+    assert [*map(without_seconds, ours)] == [*map(without_seconds, theirs)]
+    assert all(reply.failure is None and reply.seconds > 0 for reply in ours)
+    assert grid.asked(wire.message_type(task)) == [1004, 1000, 1002]
+
+
+def test_every_question_has_a_name_on_the_wire_that_the_meter_counts_it_under() -> None:
+    assert [wire.action(type(task)) for task in TASKS] == [meter.kind(task) for task in TASKS]
+    assert len({wire.action(kind) for kind in ANSWERS}) == len(ANSWERS)
+    assert wire.message_type(TASKS[0]) == "train"
+    assert wire.message_type(TASKS[5]) == "query.feature_moments"
+
+
+def test_questions_about_data_alone_travel_without_the_model(grid: FakeGrid) -> None:
+    engine = FlowerEngine(grid, 5)
+    assert engine.clients
+    list(engine.ask(LabelCounts(3, 1), THETA, [0]))
+    assert wire.ARRAYS not in grid.sent[-1].content
+    list(engine.ask(Loss(3, 1), THETA, [0]))
+    assert grid.sent[-1].content[wire.ARRAYS].count_bytes() >= THETA.nbytes
+
+
+def test_a_lost_client_fails_alone_and_is_taken_back_when_it_says_who_it_is(grid: FakeGrid) -> None:
+    engine = FlowerEngine(grid, 5, QUICK)
+    assert len(engine.clients) == 5
+    grid.silent = {1001}
+    replies = list(engine.ask(LabelCounts(3, 1), THETA, [0, 1, 2]))
+    assert [reply.failure for reply in replies] == [None, "it did not answer within 0 s", None]
+    assert sorted(engine.clients) == [0, 2, 3, 4], "left out until it answers"
+    assert [r.failure for r in engine.ask(LabelCounts(3, 1), THETA, [1])] == ["it is not connected"]
+
+    del grid.online[1001]
+    assert sorted(engine.clients) == [0, 2, 3, 4]
+    grid.online[2001] = 1  # the same partition under a new node id
+    assert sorted(engine.clients) == [0, 1, 2, 3, 4]
+    assert [reply.failure for reply in engine.ask(LabelCounts(3, 1), THETA, [1])] == [None]
+    assert grid.asked("query.label_counts")[-1] == 2001
+
+
+def test_the_same_node_restarted_is_taken_back(grid: FakeGrid) -> None:
+    engine = FlowerEngine(grid, 5, QUICK)
+    assert len(engine.clients) == 5
+    grid.silent = {1003}
+    assert next(engine.ask(LabelCounts(3, 1), THETA, [3])).failure
+    assert 3 not in engine.clients  # greeted, but nobody is there to answer
+    grid.online.pop(1003)
+    assert 3 not in engine.clients
+    grid.silent, grid.online[1003] = set(), 3
+    assert 3 in engine.clients
+
+
+@pytest.mark.parametrize(("code", "stays"), [(5, False), (2, True)], ids=["node unavailable", "app failed"])
+def test_an_error_of_one_client_is_its_own(grid: FakeGrid, code: int, stays: bool) -> None:
+    engine = FlowerEngine(grid, 5, QUICK)
+    assert len(engine.clients) == 5
+    grid.broken = {1002: code}
+    replies = list(engine.ask(LabelCounts(3, 1), THETA, [2, 3]))
+    assert replies[0].failure == "its node failed (as the test asked)"
+    assert replies[1].failure is None
+    grid.broken = {1002: 2}
+    assert (2 in engine.clients) is stays
+
+
+def test_nonsense_from_a_client_is_a_failure_of_that_client() -> None:
+    good = wire.encode_reply(Reply(7, 3, np.ones(2, np.float32), {"loss": 1.0}, 0.5))
+    assert wire.decode_reply(7, good).failure is None
+    for vector in (np.ones(2), np.ones((1, 2), np.float32)):
+        bad = wire.encode_reply(Reply(7, 3, vector, {}, 0.5))
+        assert "cannot be read" in str(wire.decode_reply(7, bad).failure)
+    del good[wire.METRICS]
+    assert "cannot be read" in str(wire.decode_reply(7, good).failure)
+    told = wire.encode_reply(Reply(7, failure="no data"))
+    assert wire.decode_reply(7, told).failure == "no data"
+
+
+def test_nobody_there_is_told_and_those_who_are_not_ours_are_not_waited_for(grid: FakeGrid) -> None:
+    grid.online = {}
+    with pytest.raises(RunError, match="No client said who it is within 0 s, 0 nodes failed"):
+        _ = FlowerEngine(grid, 5, QUICK).clients
+    grid.online = {1: 0, 2: 99}  # there is no client 99 in the federation
+    assert list(FlowerEngine(grid, 2, Timeouts()).clients) == [0]
+
+
+def test_replies_wait_at_the_superlink_until_nearly_their_turn(grid: FakeGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feddiverse.engine.flower.PULLED_AHEAD", 2)
+    monkeypatch.setattr("feddiverse.engine.flower.PUSHED_AT_ONCE", 2)
+    engine = FlowerEngine(grid, 5)
+    assert len(engine.clients) == 5
+    replies = engine.ask(LabelCounts(3, 1), THETA, [0, 1, 2, 3, 4])
+    next(replies)
+    assert len(grid._replies) == 3
+    assert [reply.client for reply in replies] == [1, 2, 3, 4]

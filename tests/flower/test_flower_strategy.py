@@ -1,0 +1,213 @@
+import numpy as np
+import pytest
+import torch
+from fake_grid import FakeGrid
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    FedYogi,
+    Strategy,
+)
+
+from feddiverse.errors import RunError, UserError
+from feddiverse.flower import FedDiverse, Selecting, answer_questions, features_of
+from feddiverse.flower.answers import ANSWERED, HeadOnly
+from feddiverse.heterogeneity import triplet
+from feddiverse.server.selection.base import Selector
+
+# Twelve clients of two classes: eight see the attribute go with the class, two are balanced, two lack a class.
+TABLES = np.array([[[30, 2], [2, 30]]] * 8 + [[[16, 16], [16, 16]]] * 2 + [[[31, 31], [1, 1]]] * 2)
+
+
+def data_of(k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features in which class and attribute are two far-apart directions, and labels."""
+    rng = np.random.default_rng(k)
+    y, a = (part.ravel() for part in np.indices((2, 2)))
+    y, a = np.repeat(y, TABLES[k].ravel()), np.repeat(a, TABLES[k].ravel())
+    x = rng.normal(size=(len(y), 6))
+    x[:, 0] += 4 * y
+    x[:, 1] += 6 * a
+    return x, y
+
+
+def make_app(with_losses: bool = False) -> ClientApp:
+    """A user's app: training moves the one weight to the client's number; evaluation says how far it is from 5."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        k = int(context.node_config.get("partition-id", 0))
+        assert message.content["config"]["server-round"] > 0
+        arrays = ArrayRecord([np.array([float(k), 1.0], np.float32)])
+        metrics = MetricRecord({"num-examples": 1, "client": k})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        weight = message.content["arrays"].to_numpy_ndarrays()[0][0]
+        metrics = MetricRecord({"num-examples": 1, "distance": abs(float(weight) - 5)})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    def data(message: Message, context: Context) -> tuple[np.ndarray, ...]:
+        assert message.content["arrays"].to_numpy_ndarrays()[0].shape == (2,), "the global model, as in train messages"
+        k = int(context.node_config.get("partition-id", 0))
+        x, y = data_of(k)
+        return (x, y, np.full(len(y), float(k))) if with_losses else (x, y)
+
+    return answer_questions(app, data, num_classes=2)
+
+
+START = ArrayRecord([np.zeros(2, np.float32)])
+
+
+def run(strategy: Strategy, grid: FakeGrid, rounds: int = 3) -> np.ndarray:
+    result = strategy.start(grid, ArrayRecord([np.zeros(2, np.float32)]), rounds)
+    return result.arrays.to_numpy_ndarrays()[0]
+
+
+@pytest.mark.parametrize("inner", [FedAvg, FedAvgM, FedAdam, FedYogi, lambda **o: FedProx(proximal_mu=0.1, **o)])
+def test_feddiverse_chooses_and_the_wrapped_strategy_does_all_else(inner: type[FedAvg]) -> None:
+    grid = FakeGrid(make_app(), 12)
+    strategy = FedDiverse(inner(fraction_train=0.5, fraction_evaluate=0.25), num_classes=2)
+    assert np.isfinite(run(strategy, grid)).all()
+    assert strategy.chosen[1] == list(range(12)), "pre-training asks everyone"
+    assert [len(set(strategy.chosen[r])) for r in (2, 3)] == [6, 6]
+    trained = grid.asked("train")
+    assert trained[12:18] == [1000 + k for k in strategy.chosen[2]]
+    assert len(grid.asked("evaluate")) == 9, "its own evaluation on a quarter of the nodes"
+
+
+def test_triplets_are_found_from_features_alone() -> None:
+    strategy = FedDiverse(FedAvg(fraction_train=0.25, fraction_evaluate=0), num_classes=2, pretraining_rounds=0)
+    run(strategy, FakeGrid(make_app(), 12), 1)
+    found = np.array([strategy.triplets[k] for k in range(12)])
+    np.testing.assert_allclose(found, triplet(TABLES), atol=0.08)
+    assert len(strategy.chosen[1]) == 3
+    kinds = {0 if k < 8 else 1 if k < 10 else 2 for k in strategy.chosen[1]}
+    assert len(kinds) > 1, "clients that complement each other"
+
+
+def test_the_papers_estimator_answers_with_a_linear_biased_model() -> None:
+    strategy = FedDiverse(
+        FedAvg(fraction_train=0.25, fraction_evaluate=0),
+        num_classes=2,
+        estimator="paper",
+        pretraining_rounds=0,
+        bias_steps=5,
+    )
+    run(strategy, FakeGrid(make_app(), 4), 1)
+    found = np.array([strategy.triplets[k] for k in range(4)])
+    np.testing.assert_allclose(found[:, 0], triplet(TABLES[:4])[:, 0], atol=1e-6)  # CI is exact: labels are known
+
+
+def test_the_same_seed_chooses_the_same_clients_whatever_order_replies_come_in() -> None:
+    def once(num_messages: int) -> tuple[object, bytes]:
+        grid = FakeGrid(make_app(), 12)
+        grid._shuffle.seed(num_messages)
+        strategy = FedDiverse(FedAvg(fraction_train=0.5, fraction_evaluate=0), num_classes=2, seed=5)
+        return strategy.chosen, run(strategy, grid).tobytes()
+
+    assert once(1) == once(2)
+
+
+def test_pow_d_asks_for_losses_and_takes_the_highest() -> None:
+    strategy = Selecting(FedAvg(fraction_train=0.25, fraction_evaluate=0), "pow_d")
+    run(strategy, FakeGrid(make_app(with_losses=True), 12), 2)
+    assert {frozenset(chosen) for chosen in strategy.chosen.values()} == {frozenset({9, 10, 11})}
+    # Without losses there is nothing to go by: any three.
+    strategy = Selecting(FedAvg(fraction_train=0.25, fraction_evaluate=0), "pow_d")
+    run(strategy, FakeGrid(make_app(), 12), 1)
+    assert len(strategy.chosen[1]) == 3
+
+
+class Watching(Selector):
+    wants_updates = True
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, list[float], list[float]]] = []
+
+    def choose(self, round, k, clients, ask, rng):  # type: ignore[no-untyped-def]
+        return sorted(clients)[-k:]
+
+    def observe(self, round, theta, replies):  # type: ignore[no-untyped-def]
+        for reply in replies:
+            assert reply.num_examples == 1
+            self.seen.append((reply.client, theta.tolist(), reply.vector.tolist()))
+
+
+def test_a_selector_that_wants_updates_sees_them_and_failed_clients_are_left_out() -> None:
+    selector = Watching()
+    grid = FakeGrid(make_app(), 6)
+    grid_broken_later = Selecting(FedAvg(fraction_train=0.5, fraction_evaluate=0), selector)
+    run(grid_broken_later, grid, 1)
+    assert selector.seen == [(k, [0.0, 0.0], [float(k), 1.0]) for k in (3, 4, 5)]
+    selector.seen.clear()
+    grid.broken = {1004: 2}
+    run(grid_broken_later, grid, 1)
+    assert [client for client, _, _ in selector.seen] == [3, 5]
+
+
+@pytest.mark.parametrize("name", ["uniform", "round_robin", "everyone", "fedpns", "fed_cbs", "label_entropy", "oort"])
+def test_every_selector_that_needs_no_training_of_its_own_works(name: str) -> None:
+    strategy = Selecting(FedAvg(fraction_train=0.5, fraction_evaluate=0), name, num_classes=2)
+    run(strategy, FakeGrid(make_app(with_losses=True), 12), 2)
+    assert all(len(set(chosen)) == (12 if name == "everyone" else 6) for chosen in strategy.chosen.values())
+
+
+def test_differential_privacy_wraps_inside_where_rounds_have_one_size() -> None:
+    private = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(fraction_train=0.5, fraction_evaluate=0), noise_multiplier=0.1, clipping_norm=1.0, num_sampled_clients=6
+    )
+    strategy = FedDiverse(private, num_classes=2, pretraining_rounds=0)
+    weights = run(strategy, FakeGrid(make_app(), 12), 1)
+    assert np.abs(weights).max() < 2, "clients' numbers up to 11 are clipped"
+
+
+def test_nodes_without_partitions_go_by_their_own_ids() -> None:
+    strategy = Selecting(FedAvg(fraction_train=0.5, fraction_evaluate=0))
+    run(strategy, FakeGrid(make_app(), 4, partitions=False), 1)
+    assert set(strategy.chosen[1]) <= {1000, 1001, 1002, 1003}
+
+
+def test_an_app_that_does_not_answer_is_told() -> None:
+    with pytest.raises(RunError, match="does their ClientApp answer our questions"):
+        run(Selecting(FedAvg()), FakeGrid(ClientApp(), 3), 1)
+
+
+def test_unknown_settings_and_selectors_are_told() -> None:
+    with pytest.raises(UserError, match="There is no setting 'powder'"):
+        Selecting(FedAvg(), "pow_d", powder=3)
+    with pytest.raises(UserError, match="Unknown selector 'best'"):
+        Selecting(FedAvg(), "best")
+
+
+def test_no_training_this_round_stays_no_training() -> None:
+    strategy = Selecting(FedAvg(fraction_train=0))
+    grid = FakeGrid(make_app(), 3)
+    assert strategy.configure_train(1, START, ConfigRecord(), grid) == []
+    assert grid.sent == []
+
+
+def test_features_of_are_what_the_last_layer_sees() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(5, 2))
+    x, y = torch.randn(7, 3), torch.randint(0, 2, (7,))
+    batches = [{"img": x[:4], "label": y[:4]}, {"img": x[4:], "label": y[4:]}]
+    features, labels, losses = features_of(model, batches, lambda batch: (batch["img"], batch["label"]))
+    np.testing.assert_allclose(features, torch.relu(model[0](x)).detach().numpy(), rtol=1e-6)
+    np.testing.assert_array_equal(labels, y)
+    expected = torch.nn.functional.cross_entropy(model(x), y, reduction="none").detach().numpy()
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_a_head_without_a_body_starts_from_zero_every_time() -> None:
+    head = HeadOnly(4, 3)
+    head.theta += 1
+    head.load(np.empty(0, np.float32))
+    assert not head.vector().any()
+    assert len(ANSWERED) == 6
