@@ -7,7 +7,7 @@ from typing import Any
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores, memory, versions, and the load when we looked: above about 1 before a run, figures are noisy."""
+    """Processor, cores, memory, versions, and the load when we looked: if that is above 1, figures are noisy."""
     import numpy
     import torch
 

@@ -72,7 +72,8 @@ def run(work: Work) -> None:
     benchmark.visualize = lambda *_: None
     task = flgo.gen_task_by_(benchmark, Given(), str(folder / "task"))
     option = {
-        "num_rounds": work.rounds, "proportion": NUM_SELECTED / NUM_CLIENTS, "sample": "uniform", "aggregate": "uniform",
+        "num_rounds": work.rounds, "proportion": NUM_SELECTED / NUM_CLIENTS, "sample": "uniform",
+        "aggregate": "uniform",
         "num_epochs": EPOCHS, "batch_size": BATCH_SIZE, "learning_rate": LR, "momentum": MOMENTUM, "train_holdout": 0.0,
         "eval_interval": -1, "no_log_console": True, "torch_num_threads": 1,
     }  # fmt: skip

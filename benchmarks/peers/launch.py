@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -48,8 +49,8 @@ def launch(
     with log.open("wb") as output:
         started = time.monotonic()
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env={**os.environ, **ONE_THREAD, **(env or {})},
-            start_new_session=True,
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, **ONE_THREAD, **(env or {})},
         )  # fmt: skip
     try:
         return _watch(process, progress, rounds, started, log, with_memory)
@@ -79,7 +80,7 @@ def _watch(
         time.sleep(POLL_S)
     return Launch(
         first_round_s=stamps[0] - started,
-        round_s=[b - a for a, b in zip(stamps, stamps[1:], strict=False)],
+        round_s=[b - a for a, b in pairwise(stamps)],
         cpu_s_per_round=(cpu[-1] - cpu[0]) / max(rounds - 1, 1),
         peak_mb=peak if with_memory else None,
     )

@@ -1,7 +1,7 @@
 """The bare PyTorch loop, in this process or spread over several: what federated averaging costs without a framework.
 
-Nothing is clever and nothing is wasted: data are float tensors at hand, θ and the workers' sums lie in shared memory, and
-"go" and "done" are all that is sent.
+Nothing is clever and nothing is wasted: data are float tensors at hand, θ and the workers' sums lie in shared memory,
+and "go" and "done" are all that is sent.
 """
 
 from multiprocessing.connection import Connection

@@ -124,7 +124,7 @@ def _launch(peer: Peer, python: Path, model: str, rounds: int, folder: Path, *, 
 
 
 def ours(python: Path, model: str, rounds: int, processes: int, folder: Path, module: str) -> list[str]:
-    """`feddiverse run` itself, as a user starts it. One more round than is timed, since the last is always evaluated."""
+    """`feddiverse run` itself, as a user starts it. One round more than is timed: the last is always evaluated."""
     settings = {"lr": 0.001, "evaluate_every": 1_000_000, "checkpoint": "none", "model": model}
     return [
         str(python.parent / "feddiverse"), "run", "--federation", "cmnist-gsc", "--optimizer", "fedavg",

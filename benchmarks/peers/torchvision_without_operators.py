@@ -1,5 +1,5 @@
-"""torchvision's wheels are compiled for the CUDA build of torch, and importing them beside the CPU build fails on missing
-operators. Nothing here calls those: declaring them is enough."""
+"""torchvision's wheels are compiled for the CUDA build of torch: beside the CPU build their import fails on missing
+operators. Nothing here calls those; declaring them is enough."""
 
 import torch
 

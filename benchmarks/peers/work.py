@@ -1,8 +1,8 @@
 """The work every peer does, and how it says that a round is finished. Needs torch and NumPy only: peers import it in
 environments of their own.
 
-24 clients with 200 pictures each (the counts of cmnist-gsc), 9 of them a round, one epoch of SGD in batches of 28, plain
-averaging, no evaluation. Models are plain eager PyTorch, the same weights to the number as ours.
+24 clients with 200 pictures each (the counts of cmnist-gsc), 9 of them a round, one epoch of SGD in batches of 28,
+plain averaging, no evaluation. Models are plain eager PyTorch, the same weights to the number as ours.
 """
 
 import argparse
@@ -57,7 +57,8 @@ def plain_model(name: str) -> type[nn.Module]:
     """Our model as anyone would write it: no hand-written kernels. Read from its file, which needs torch only."""
     file, kind = {"cnn": ("cnn.py", "CNN"), "mobilenet": ("mobilenet.py", "MobileNetV2")}[name]
     spec = importlib.util.spec_from_file_location(f"peers_{name}", MODELS / file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     model: type[nn.Module] = getattr(module, kind)
