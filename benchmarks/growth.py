@@ -53,7 +53,7 @@ SWEEPS: dict[str, tuple[str, list[Case]]] = {
     "weights": (
         "weights",
         [
-            Case(93_730),
+            Case(87_810),
             Case(2_226_434, model="mobilenet", rounds=3),
             Case(25_029_002, model="benchmarks.growth:wide", rounds=3),
         ],

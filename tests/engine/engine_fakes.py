@@ -11,7 +11,7 @@ from feddiverse.messages import Reply, Task, Vector
 from feddiverse.models import FlatModel, ModelSpec
 
 SPEC = ModelSpec("cnn", num_classes=2, shape=(3, 8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
-NUM_WEIGHTS = 93_730
+NUM_WEIGHTS = 87_810
 
 
 class Noise:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
 
 from feddiverse.heterogeneity import triplet
 
@@ -14,6 +13,8 @@ DIMENSIONS = ("ci", "ai", "sc")
 
 def best_naming(confusion: NDArray[np.float64]) -> NDArray[np.int64]:
     """`rows` such that `confusion[rows]` has most on its diagonal: which estimated attribute is which true one."""
+    from scipy.optimize import linear_sum_assignment  # half a second, which a run without estimates need not wait for
+
     estimated, true = linear_sum_assignment(confusion, maximize=True)
     rows: NDArray[np.int64] = estimated[np.argsort(true)]
     return rows
