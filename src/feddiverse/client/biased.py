@@ -1,7 +1,8 @@
 """The paper's estimator on a client (Sec. IV-A): a biased model's mistakes stand for the attribute.
 
-Where the paper is silent: the attribute classifier is linear, starts at zero and sees the features of θ; a
-one-vs-rest model is the model itself, with its logits folded into two, so that it adds no weights.
+Where the paper is silent: the attribute classifier is linear, starts at zero and sees the features of θ, with majority
+and minority drawn equally often (else ten steps teach it to see the majority everywhere); a one-vs-rest model is the
+model itself, with its logits folded into two, so that it adds no weights.
 """
 
 import math
@@ -109,12 +110,11 @@ def find_attribute(
     if labels.min() == labels.max():
         return np.full(len(y), labels[0])
     rng = seeding.rng(task.seed, "attribute classifier", task.round, client_id)
-    batch_size = min(task.batch_size, len(pivot))
     x, targets = torch.from_numpy(inputs[pivot]), torch.from_numpy(labels)
     weight, bias = torch.zeros(2, inputs.shape[1], requires_grad=True), torch.zeros(2, requires_grad=True)
     optimiser = torch.optim.SGD([weight, bias], lr=task.lr, momentum=task.momentum, weight_decay=task.weight_decay)
     for _ in range(task.attribute_steps):
-        ids = torch.from_numpy(rng.permutation(len(pivot))[:batch_size])
+        ids = torch.from_numpy(balanced_draws(labels == 1, task.batch_size, rng))
         optimiser.zero_grad()
         functional.cross_entropy(functional.linear(x[ids], weight, bias), targets[ids]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
