@@ -35,6 +35,7 @@ def test_tensorboard_reads_what_was_tracked(run: Path) -> None:
     assert events.Scalars("group_accuracy/class0_attribute1")[0].value == pytest.approx(0.9)
 
 
+@pytest.mark.slow  # importing MLflow alone takes seconds
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_mlflow_reads_what_was_tracked(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
