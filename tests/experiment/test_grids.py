@@ -76,11 +76,15 @@ def test_published_numbers_agree_with_what_the_paper_says_of_them() -> None:
             ranks.append(99 if own is None else sorted(means, reverse=True).index(own[0]))
         always += [method] if max(ranks) <= 1 else []
     assert always == ["feddiverse"]
-    # "perfect knowledge could yield an increase of up to 5.71 (FedAvg)", FedDiverse with T0 = 1 being 46.47.
-    best = max(
-        value[0] for (_, matrix, _, o), value in published.ABLATION.items() if (matrix, o) == ("known", "fedavg")
-    )
-    assert best - published.ABLATION[1, "predicted", "triplet", "fedavg"][0] == pytest.approx(5.35, abs=0.01)
+    # The gains its ablation names: 5.71 and 3.74 points, 4.15 and 4.78 points (text below Table IV).
+    table = published.ABLATION
+    gains = [
+        table[20, "known", "matrix", "fedavg"][0] - table[20, "predicted", "triplet", "fedavg"][0],
+        table[1, "known", "matrix", "fedavgm"][0] - table[1, "predicted", "triplet", "fedavgm"][0],
+        table[1, "known", "triplet", "fedavg"][0] - table[1, "predicted", "triplet", "fedavg"][0],
+        table[1, "known", "triplet", "fedavgm"][0] - table[1, "predicted", "triplet", "fedavgm"][0],
+    ]
+    assert gains == pytest.approx([5.71, 3.74, 4.15, 4.78])
 
 
 def test_published_numbers_are_in_the_paper_where_it_is_at_hand() -> None:
