@@ -21,6 +21,7 @@ class FakeGrid(Grid):
         self.app = app
         self.partitions = partitions
         self.online = {1000 + k: k for k in range(num_nodes)}  # node → partition
+        self.run_config: dict[str, Any] = {}
         self.silent: set[int] = set()
         self.broken: dict[int, int] = {}
         self.sent: list[Message] = []
@@ -49,7 +50,7 @@ class FakeGrid(Grid):
         if self.partitions:
             config["partition-id"] = self.online[node]
         try:
-            return self.app(message, Context(1, node, config, RecordDict(), {}))
+            return self.app(message, Context(1, node, config, RecordDict(), self.run_config))
         except Exception as error:
             return Message(Error(2, str(error)), reply_to=message)
 
