@@ -1,7 +1,8 @@
 """Fed-CBS: class-balanced sampling.
 
 Zhang, Li, Tang, Sun, Chen, Zhang, Chen, Chen, Li: "Fed-CBS: a heterogeneity-aware client sampling mechanism for
-federated learning via class-imbalance reduction", ICML 2023, with its settings β_m = m and λ = 10.
+federated learning via class-imbalance reduction", ICML 2023. β_m = m and λ = 10 follow a public reimplementation, not
+checked against the authors' own code.
 There the server learns the inner products of label distributions under homomorphic encryption; here clients send
 their class counts in the clear, which gives the same numbers.
 """

@@ -1,8 +1,8 @@
 """HCSFed: hybrid client selection by clusters (paper, Sec. V-C, baseline 6).
 
 Song, Shen, Gao, Yang, Zhou, Pan, Lou, Zhou: "Fast heterogeneous federated learning with hybrid client selection",
-UAI 2023 (arXiv 2208.05135). Their text and the code of the scheme's descendants (icesabe/FL) give what our paper
-leaves out:
+UAI 2023 (arXiv 2208.05135). What our paper leaves out follows public code of the scheme's descendants (icesabe/FL),
+the full text not being at hand:
 
 1. Every client trains once and sends its update compressed to a fraction of |θ| (`Sketch`, in the first choice).
 2. k-means gathers the sketches in clusters.
