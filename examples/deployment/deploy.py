@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from machinery import Deployment, deployment, say, wait_for
+from machinery import Deployment, deployment, say, tell, wait_for
 
 
 def main(folder: Path) -> None:
@@ -16,13 +16,10 @@ def main(folder: Path) -> None:
     with deployment(folder) as it:
         turn_strangers_away(it)
         say("running three rounds of FedDiverse")
-        with it.run(selector="feddiverse", rounds=3, query_timeout=120, train_timeout=120) as lines:
-            for line in lines:
-                if line.startswith(("round", "Warning", "Worst")):
-                    say(line)
-                if line.startswith("Worst"):
-                    break
-        records = it.records()
+        records = []
+        for record in it.run(selector="feddiverse", rounds=3, query_timeout=120, train_timeout=120):
+            tell(record)
+            records.append(record)
         assert [record["phase"] for record in records] == ["pretraining", "selected", "selected"]
         assert not any(record["failed"] for record in records)
         assert (it.folder / "run/triplets.json").exists()

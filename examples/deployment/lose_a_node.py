@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from machinery import deployment, say
+from machinery import deployment, say, tell
 
 PATIENCE = 40  # seconds for one round; ample for the two that live, on a slow machine too
 ROUNDS = 12
@@ -21,31 +21,27 @@ def main(folder: Path) -> None:
     started = time.monotonic()
     with deployment(folder) as it:
         say("training with everyone there")
-        with it.run(
+        state = "whole"
+        for last in it.run(
             selector="everyone", rounds=ROUNDS, train_timeout=PATIENCE, query_timeout=PATIENCE, hello_timeout=120
-        ) as lines:
-            state = "whole"
-            for line in lines:
-                if not line.startswith(("round", "Warning", "Worst")):
-                    continue
-                say(line)
-                last = it.records()[-1]
-                if state == "whole" and line.startswith("round 1 "):
-                    time.sleep(1)  # into the next round
-                    it.kill_node(2)
-                    say("killed node 2 in the middle of round 2")
-                    state = "killed"
-                elif state == "killed" and last["failed"] == [2]:
-                    it.start_node(2)
-                    say("started node 2 again")
-                    state = "restarted"
-                elif state == "restarted" and last["selected"] == [0, 1]:
-                    state = "without"
-                elif state in ("restarted", "without") and last["selected"] == [0, 1, 2] and not last["failed"]:
-                    say(f"node 2 takes part again in round {last['round']}")
-                    state = "back"
-                    break
-            assert state == "back", f"it went as far as: {state}"
+        ):
+            tell(last)
+            if state == "whole":
+                time.sleep(1)  # into the next round
+                it.kill_node(2)
+                say("killed node 2 in the middle of round 2")
+                state = "killed"
+            elif state == "killed" and last["failed"] == [2]:
+                it.start_node(2)
+                say("started node 2 again")
+                state = "restarted"
+            elif state == "restarted" and last["selected"] == [0, 1]:
+                state = "on without it"
+            elif state == "on without it" and last["selected"] == [0, 1, 2] and not last["failed"]:
+                say(f"node 2 takes part again in round {last['round']}")
+                state = "back"
+                break
+        assert state == "back", f"the run went as far as: {state}"
     say(f"done in {time.monotonic() - started:.0f} s")
 
 

@@ -140,22 +140,18 @@ class Deployment:
         listed = json.loads(self.flwr("supernode", "list", NAME, "--format", "json"))
         return [node["node-id"] for node in listed["nodes"] if node["status"] == "online"]
 
-    @contextmanager
-    def run(self, **settings: Any) -> Iterator[Iterator[str]]:
-        """`flwr run` with these keys of the run config; its lines as they come."""
-        given = {"federation": FEDERATION, "min_clients": 3, "out": str(self.folder / "run"), **settings}
+    def run(self, **settings: Any) -> Iterator[dict[str, Any]]:
+        """`flwr run` with these keys of the run config; then each round's record as soon as it is written."""
+        out = self.folder / "run"
+        given = {"federation": FEDERATION, "min_clients": 3, "out": str(out), **settings}
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in given.items())
-        command = [BIN / "flwr", "run", str(self.folder / "app"), NAME, "--stream", "--run-config", pairs]
-        process = subprocess.Popen(
-            command, env=self._environment(self.folder / "server"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, start_new_session=True,
-        )  # fmt: skip
-        try:
-            assert process.stdout is not None
-            yield (line.rstrip() for line in process.stdout)
-        finally:
-            process.kill()
-            process.wait()
+        self.flwr("run", self.folder / "app", NAME, "--run-config", pairs)
+        done = 0
+        while done < given["rounds"]:
+            wait_for(lambda done=done: len(lines_of(out / "rounds.jsonl")) > done, 300, f"round {done + 1}")
+            yield json.loads(lines_of(out / "rounds.jsonl")[done])
+            done += 1
+        wait_for((out / "result.json").exists, 60, "the result")
 
     def flwr(self, *arguments: Any) -> str:
         command = [BIN / "flwr", *map(str, arguments)]
@@ -165,10 +161,6 @@ class Deployment:
         if done.returncode:
             raise SystemExit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
         return done.stdout
-
-    def records(self) -> list[dict[str, Any]]:
-        """What the run wrote of each round so far."""
-        return [json.loads(line) for line in (self.folder / "run/rounds.jsonl").read_text().splitlines()]
 
     def _start(self, name: str, folder: Path, program: str, *arguments: Any) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
@@ -219,6 +211,7 @@ class Deployment:
 @contextmanager
 def deployment(folder: Path) -> Iterator[Deployment]:
     """A SuperLink and three registered SuperNodes, all gone at the end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what follows is undone then, too
     made = Deployment(folder)
     try:
         say("making a CA, a server certificate, and a key and a partition file for each of three nodes")
@@ -283,6 +276,15 @@ def wait_for(condition: Any, seconds: float, what: str) -> None:
         if time.monotonic() > deadline:
             raise SystemExit(f"waited {seconds:.0f} s in vain for {what}")
         time.sleep(0.3)
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def tell(record: dict[str, Any]) -> None:
+    failed = f", lost {record['failed']}" if record["failed"] else ""
+    say(f"round {record['round']}: {record['phase']} {record['selected']}{failed}, {record['seconds']:.0f} s")
 
 
 def say(line: str) -> None:
