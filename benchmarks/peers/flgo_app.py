@@ -10,6 +10,7 @@ import sys
 import flgo
 import flgo.algorithm.fedavg as fedavg
 from flgo.benchmark.partition import BasicPartitioner
+from flgo.benchmark.toolkits.cv.classification import FromDatasetPipe
 
 import benchmarks.peers.torchvision_without_operators  # noqa: F401  (before FLGo, which imports torchvision)
 from benchmarks.peers.work import (
@@ -49,6 +50,13 @@ class Given(BasicPartitioner):  # type: ignore[misc]
         return [list(range(k * size, (k + 1) * size)) for k in range(NUM_CLIENTS)]
 
 
+def _get_items(self, indices):  # type: ignore[no-untyped-def]
+    return [self[i] for i in indices]
+
+
+FromDatasetPipe.TaskDataset.__getitems__ = _get_items  # torch 2.13 demands it of every subclass of Subset
+
+
 class Server(fedavg.Server):  # type: ignore[misc]
     def iterate(self):  # type: ignore[no-untyped-def]
         updated = super().iterate()
@@ -62,6 +70,7 @@ class fedavg_told:
 
 def run(work: Work) -> None:
     to_environment(work)
+    sys.argv[1:] = []  # FLGo reads them too
     folder = work.progress.parent / f"flgo-{os.getpid()}"
     folder.mkdir()
     os.chdir(folder)

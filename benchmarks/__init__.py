@@ -1,0 +1,1 @@
+"""Speed, measured beside what one would use instead: `python -m benchmarks` (docs/performance.md)."""
