@@ -7,12 +7,12 @@ model and the partition above. Its partition plot is switched off.
 import os
 import sys
 
+import benchmarks.peers.torchvision_without_operators  # noqa: F401  # isort: skip (before FLGo imports it)
 import flgo
 import flgo.algorithm.fedavg as fedavg
 from flgo.benchmark.partition import BasicPartitioner
 from flgo.benchmark.toolkits.cv.classification import FromDatasetPipe
 
-import benchmarks.peers.torchvision_without_operators  # noqa: F401  (before FLGo, which imports torchvision)
 from benchmarks.peers.work import (
     BATCH_SIZE,
     EPOCHS,

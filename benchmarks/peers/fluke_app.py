@@ -1,12 +1,12 @@
 """The work with fluke 0.8.1: one process, client after client, each keeping its model and optimiser between rounds."""
 
+import benchmarks.peers.torchvision_without_operators  # noqa: F401  # isort: skip (before fluke imports it)
 from fluke import DDict, FlukeENV
 from fluke.algorithms.fedavg import FedAVG
 from fluke.data import FastDataLoader
 from fluke.utils import FederationObserver
 from torch.nn import CrossEntropyLoss
 
-import benchmarks.peers.torchvision_without_operators  # noqa: F401  (before fluke, which imports torchvision)
 from benchmarks.peers.work import (
     BATCH_SIZE,
     EPOCHS,
