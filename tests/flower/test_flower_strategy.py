@@ -152,7 +152,9 @@ def test_a_selector_that_wants_updates_sees_them_and_failed_clients_are_left_out
     assert [client for client, _, _ in selector.seen] == [3, 5]
 
 
-@pytest.mark.parametrize("name", ["uniform", "round_robin", "everyone", "fedpns", "fed_cbs", "label_entropy", "oort"])
+@pytest.mark.parametrize(
+    "name", ["uniform", "round_robin", "everyone", "fedpns", "fed_cbs", "label_entropy", "oort", "group_balance"]
+)
 def test_every_selector_that_needs_no_training_of_its_own_works(name: str) -> None:
     strategy = Selecting(FedAvg(fraction_train=0.5, fraction_evaluate=0), name, num_classes=2)
     run(strategy, FakeGrid(make_app(with_losses=True), 12), 2)
