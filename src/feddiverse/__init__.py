@@ -6,8 +6,6 @@ Public names are imported when first used, so that measuring never waits for tor
 from importlib import import_module
 from typing import Any
 
-from feddiverse._version import VERSION as __version__
-
 _HOME_OF = {
     "Config": "feddiverse.experiment.config",
     "Federation": "feddiverse.federation",
@@ -30,8 +28,14 @@ _HOME_OF = {
 
 __all__ = ["__version__", *_HOME_OF]
 
+__version__: str
+
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from feddiverse._version import VERSION
+
+        return VERSION
     if name not in _HOME_OF:
         raise AttributeError(f"module 'feddiverse' has no attribute '{name}'")
     return getattr(import_module(_HOME_OF[name]), name)

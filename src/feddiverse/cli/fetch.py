@@ -4,7 +4,6 @@ from pathlib import Path
 
 import typer
 
-from feddiverse.cli import console
 from feddiverse.errors import UserError
 
 
@@ -20,6 +19,7 @@ def fetch(
     """Fetch data or weights into the cache, checked before they enter it."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+    from feddiverse.cli import console
     from feddiverse.data import fetching
     from feddiverse.data.sources import FILES, NAMES
 
