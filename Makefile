@@ -30,6 +30,7 @@ bench: $(VENV)/dev.stamp
 
 deployment: $(VENV)/dev.stamp
 	$(BIN)/python examples/deployment/deploy.py
+	$(BIN)/python examples/deployment/lose_a_node.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
