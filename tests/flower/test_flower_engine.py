@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 from fake_grid import FakeGrid
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from feddiverse.client.tasks import ANSWERS
 from feddiverse.data import load_federation
@@ -152,6 +154,24 @@ def test_nobody_there_is_told_and_those_who_are_not_ours_are_not_waited_for(grid
         _ = FlowerEngine(grid, 5, QUICK).clients
     grid.online = {1: 0, 2: 99}  # there is no client 99 in the federation
     assert list(FlowerEngine(grid, 2, Timeouts()).clients) == [0]
+
+
+def test_of_two_nodes_with_one_partition_the_newer_is_asked(grid: FakeGrid) -> None:
+    engine = FlowerEngine(grid, 5, QUICK)
+    assert len(engine.clients) == 5
+    grid.online[2003] = 3
+    for _ in range(3):
+        assert len(engine.clients) == 5
+        assert next(engine.ask(LabelCounts(3, 1), THETA, [3])).failure is None
+    assert grid.asked("query.label_counts") == [2003] * 3
+    assert grid.asked(wire.HELLO).count(1003) == 1, "the older one is not greeted again and again"
+
+
+def test_a_node_that_talks_nonsense_is_no_client() -> None:
+    app = ClientApp()
+    app.query(wire.HELLO_ACTION)(lambda message, context: Message(RecordDict(), reply_to=message))
+    with pytest.raises(RunError, match="2 nodes failed"):
+        _ = FlowerEngine(FakeGrid(app, 2), 2, QUICK).clients
 
 
 def test_replies_wait_at_the_superlink_until_nearly_their_turn(grid: FakeGrid, monkeypatch: pytest.MonkeyPatch) -> None:

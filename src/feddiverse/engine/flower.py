@@ -82,16 +82,20 @@ class FlowerEngine:
             self._hear(self._greeted.pop(answered), message)
 
     def _hear(self, node: int, message: Message) -> None:
-        """A node's answer to our greeting. One that failed to answer is no client of ours (until it connects anew)."""
+        """A node's answer to our greeting. One that makes no sense is no client of ours (until it connects anew)."""
         if message.has_error():
             if message.error.code not in GONE:
                 self._refused.add(node)
             return
-        about = message.content.metric_records[wire.METRICS]
-        client, size = int(about[wire.PARTITION]), int(about[wire.NUM_EXAMPLES])  # type: ignore[arg-type]
+        try:
+            client, size, num_partitions = wire.read_introduction(message.content)
+        except (KeyError, TypeError, ValueError):
+            self._refused.add(node)
+            return
+        if client in self.nodes:  # it came back under another id; the old one may not be known to be dead yet
+            self._refused.add(self.nodes[client])
         self.nodes[client], self._sizes[client] = node, size
-        if num_partitions := about.get(wire.PARTITIONS):
-            self._expected = min(self._expected, int(num_partitions))  # type: ignore[arg-type]
+        self._expected = min(self._expected, num_partitions or self._expected)
 
     def _forget(self, client: int) -> None:
         self.nodes.pop(client, None)

@@ -81,6 +81,12 @@ def introduction(client: int, num_examples: int, node_config: Mapping[str, Any])
     return RecordDict({METRICS: MetricRecord(about)})
 
 
+def read_introduction(content: RecordDict) -> tuple[int, int, int]:
+    """Client, number of samples, and number of partitions (0: not told). Raises what is raised by nonsense."""
+    about: Mapping[str, Any] = content.metric_records[METRICS]
+    return int(about[PARTITION]), int(about[NUM_EXAMPLES]), int(about.get(PARTITIONS, 0))
+
+
 def encode_reply(reply: Reply) -> RecordDict:
     """The answer, or the reason there is none."""
     arrays = {} if reply.vector is None else {VECTOR: Array(reply.vector)}
