@@ -194,8 +194,8 @@ def replies_of(theta: Vector, num_clients: int) -> Iterator[Reply]:
         yield Reply(client, 10, theta + np.float32(client), {"steps": 3.0, "loss": 1.0})
 
 
-@pytest.mark.parametrize(("name", "most"), [("fedavg", 8), ("fedavgm", 10), ("fednova", 10), ("fedadam", 18)])
-def test_aggregation_holds_one_reply_at_a_time(name: str, most: int) -> None:
+@pytest.mark.parametrize(("name", "most"), [("fedavg", 5), ("fedavgm", 8.5), ("fednova", 8.5), ("fedadam", 11)])
+def test_aggregation_holds_one_reply_at_a_time(name: str, most: float) -> None:
     """In units of θ: the float64 sum counts two; a reply and what is made of it are the rest."""
     theta = np.zeros(100_000, np.float32)
     aggregator = aggregation.build(name, {})

@@ -31,7 +31,7 @@ class Aggregator:
         update = self._average(theta, replies)
         if update is None:
             return theta
-        return (theta + self._move(update)).astype(np.float32)
+        return np.add(theta, self._move(update), out=np.empty_like(theta), casting="same_kind")  # summed in float64
 
     def _average(self, theta: Vector, replies: Iterable[Reply]) -> Update | None:
         """θ̄ − θ, with θ̄ the weighted mean of θ_k."""
@@ -41,7 +41,11 @@ class Aggregator:
             w, vector = self._weigh(reply), _weights(reply)
             total += vector if w == 1 else np.multiply(vector, w, dtype=np.float64)
             weight += w
-        return total / weight - theta if weight else None
+        if not weight:
+            return None
+        total /= weight
+        total -= theta
+        return total
 
     def _move(self, update: Update) -> Update:
         """The server's own step for an average update."""
