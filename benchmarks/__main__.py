@@ -21,7 +21,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "measuring": lambda given: measuring.run(),
     "selection": lambda given: selection.run(),
     "step": lambda given: step.run(),
-    "engine": lambda given: engine.run(1 if given.quick else engine.TURNS),
+    "engine": lambda given: engine.run(1 if given.quick else 3),
     "growth": lambda given: growth.run(quick=given.quick),
     "peers": lambda given: race.run(quick=given.quick, resume=given.resume),
 }

@@ -1,6 +1,6 @@
 """How long a user waits before something happens: `python -m benchmarks.startup`.
 
-Each command is launched in turn, several times. `--help` is to answer within 0.3 s and `measure` within 1 s; a run's first
+Each command is launched in turn, several times. `--help` is to answer within 0.3 s, `measure` within 1 s; a run's first
 round is timed with the peers (`peers/race.py`). Processor seconds stand beside wall seconds.
 """
 
