@@ -68,7 +68,7 @@ def run(*, quick: bool = False, resume: bool = False, say: Callable[[str], None]
                     if _is_done(result, turn, model, peer):
                         continue
                     most = ROUNDS_ALONE[model] if peer.processes == 1 else rounds[model]
-                    num_rounds = min(most, rounds[model]) if turn else 1
+                    num_rounds = min(most, rounds[model]) if turn else 2
                     entry = _run_one(peer, pythons[peer.name], model, num_rounds, turn, folder)
                     result["launches"].append(entry)
                     say(f"turn {turn} {model} {peer.name}: {_in_short(entry)}")
