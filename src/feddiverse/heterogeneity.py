@@ -58,17 +58,17 @@ def measure(counts: ArrayLike, names: Sequence[Any] | None = None) -> Heterogene
 
 
 def class_imbalance(table: ArrayLike) -> Array:
-    """CI, Eq. 1: one minus the entropy of the classes over its maximum; 0 for a single class."""
+    """CI, Eq. 2: one minus the entropy of the classes over its maximum; 0 for a single class."""
     return _imbalance(_checked(table).sum(axis=1))
 
 
 def attribute_imbalance(table: ArrayLike) -> Array:
-    """AI, Eq. 2: one minus the entropy of the attribute over its maximum; 0 for a single attribute value."""
+    """AI, Eq. 3: one minus the entropy of the attribute over its maximum; 0 for a single attribute value."""
     return _imbalance(_checked(table).sum(axis=0))
 
 
 def spurious_correlation(table: ArrayLike) -> Array:
-    """SC, Eq. 3: normalised mutual information of class and attribute; 0 when neither varies."""
+    """SC, Eq. 4: normalised mutual information of class and attribute; 0 when neither varies."""
     return _correlation(_checked(table))
 
 

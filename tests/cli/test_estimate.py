@@ -7,7 +7,16 @@ import pytest
 
 from feddiverse.cli import main
 
-SMALL = ("--federation", "dirichlet(clients=10,samples=1000):digits", "--set", "bias_steps=2", "--workers", "1", "--device", "cpu")
+SMALL = (
+    "--federation",
+    "dirichlet(clients=10,samples=1000):digits",
+    "--set",
+    "bias_steps=2",
+    "--workers",
+    "1",
+    "--device",
+    "cpu",
+)
 
 
 def feddiverse(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from feddiverse.cli import app
+from feddiverse.cli import app, console
 from feddiverse.cli.overhead import size
 from feddiverse.experiment import overhead
 from feddiverse.experiment.config import Config
@@ -60,7 +60,7 @@ def test_the_command_prints_formulas_beside_measurements(monkeypatch: pytest.Mon
         return (cost(method, Config(), RECORDS, FEDERATION) for method in methods)
 
     monkeypatch.setattr(overhead, "measure", measure)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console.out, "width", 200)
     shown = CliRunner().invoke(app, ["overhead", "--federation", "digits-gsc", "--set", "num_selected=2"]).output
     for text in ("O(K²|θ|²)", "∀k: 2·O(n_k|θ|)", "paper_triplet", "934 B", "800 B", "Label entropy", "0.2000"):
         assert text in shown

@@ -7,7 +7,7 @@ import pytest
 
 from feddiverse.errors import UserError
 from feddiverse.heterogeneity import triplet
-from feddiverse.messages import PaperTriplet, Reply, Task, TrueMatrix
+from feddiverse.messages import Loss, PaperTriplet, Reply, Task, TrueMatrix
 from feddiverse.server import estimation
 
 COUNTS = np.array([[[90, 10], [10, 90]], [[90, 90], [10, 10]], [[5, 0], [0, 0]]])
@@ -97,3 +97,22 @@ def test_missing_setting_is_named() -> None:
 
 def test_your_own_class_works() -> None:
     assert isinstance(estimation.build("feddiverse.server.estimation:Paper", {"seed": 0}), estimation.Paper)
+
+
+def test_answers_that_cannot_be_right_are_left_out() -> None:
+    sound = np.ones(4, np.float32)
+    sent = {
+        0: Reply(0, vector=sound, metrics={"loss": 1.0}),
+        1: Reply(1, vector=sound[:3], metrics={"loss": 1.0}),  # another length
+        2: Reply(2, vector=sound * np.nan, metrics={"loss": 1.0}),
+        3: Reply(3, vector=sound, metrics={"loss": np.inf}),
+        4: Reply(4, vector=sound, metrics={}),  # the number asked for is missing
+        5: Reply(5, failure="gone"),
+    }
+
+    def ask(task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        return (sent[k] for k in clients)
+
+    clients = dict.fromkeys(sent, 10)
+    assert [r.client for r in estimation.answers(Loss(0, 1), clients, ask, metrics=("loss",))] == [0]
+    assert [r.client for r in estimation.answers(Loss(0, 1), clients, ask, length=3)] == [1]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from feddiverse import seeding
 from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain
-from feddiverse.server.estimation import Estimator, Triplet, answers, triplet_in
+from feddiverse.server.estimation import TRIPLET, Estimator, Triplet, answers, triplet_in
 from feddiverse.server.mixture import Mixture, fit
 from feddiverse.server.scatter import Directions, Scatter, find_directions
 
@@ -62,7 +62,8 @@ class Consensus(Estimator):
             evaluation=self.evaluation,
         )
         found = {}
-        for reply in answers(task, clients, ask):
+        cells = self.reading["shares"].size if self.wants_matrices else 0
+        for reply in answers(task, clients, ask, length=cells, metrics=TRIPLET):
             found[reply.client] = triplet_in(reply)
             self.evaluate(reply)
             if reply.vector is not None:
@@ -119,7 +120,7 @@ class Consensus(Estimator):
         """Where the attribute's values lie, from the sum of all clients' histograms. None: nobody answered."""
         q = task.origin.size
         counts = np.zeros(self.num_classes * task.bins**q)
-        for reply in answers(task, clients, ask):
+        for reply in answers(task, clients, ask, length=counts.size):
             counts += reply.vector
         counts = counts.reshape(self.num_classes, -1)
         middles = ((np.arange(task.bins) + 0.5) * 2 / task.bins - 1) * task.reach

@@ -6,6 +6,7 @@ send three numbers, `consensus` (in its own file) reads the attribute off what d
 
 import importlib
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,8 @@ from feddiverse.server import quality
 
 Triplet = NDArray[np.float64]  # [ci, ai, sc]
 Matrix = NDArray[np.float64]  # [class, attribute]
+
+TRIPLET = ("ci", "ai", "sc")
 
 
 class Estimator:
@@ -78,15 +81,29 @@ class Estimator:
             self.matrices = {int(k): np.asarray(m, dtype=np.float64) for k, m in state["matrices"].items()}
 
 
-def answers(task: Task, clients: Mapping[int, int], ask: Ask) -> Iterator[Reply]:
-    """Ask every client, the largest first (so that none is left alone at the end); drop the failed ones."""
+def answers(
+    task: Task, clients: Mapping[int, int], ask: Ask, *, length: int | None = None, metrics: tuple[str, ...] = ()
+) -> Iterator[Reply]:
+    """Ask every client, the largest first (so that none is left alone at the end); leave out those without an answer.
+
+    A client may be anyone's code: an answer that lacks one of `metrics`, has a number that is not finite, or a vector
+    of another length than `length` (by default the first answer's) is no answer.
+    """
     ids = sorted(clients, key=lambda k: (-clients[k], k))
-    return (reply for reply in ask(task, ids) if reply.failure is None)
+    for reply in ask(task, ids):
+        if reply.failure is not None or not all(name in reply.metrics for name in metrics):
+            continue
+        vector = np.empty(0, np.float32) if reply.vector is None else reply.vector
+        if not (np.isfinite(vector).all() and np.isfinite(list(reply.metrics.values())).all()):
+            continue
+        length = vector.size if length is None else length
+        if vector.size == length:
+            yield reply
 
 
 def triplet_in(reply: Reply) -> Triplet:
     """The three numbers a client sent."""
-    return np.array([reply.metrics["ci"], reply.metrics["ai"], reply.metrics["sc"]])
+    return np.array([reply.metrics[name] for name in TRIPLET])
 
 
 class Oracle(Estimator):
@@ -100,7 +117,7 @@ class Oracle(Estimator):
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         self.matrices = self.matrices or {}
         found = {}
-        for reply in answers(TrueMatrix(self.seed, round, self.shape[1]), clients, ask):
+        for reply in answers(TrueMatrix(self.seed, round, self.shape[1]), clients, ask, length=math.prod(self.shape)):
             assert reply.vector is not None
             matrix = reply.vector.astype(np.float64).reshape(self.shape)
             self.matrices[reply.client] = matrix
@@ -133,7 +150,7 @@ class Paper(Estimator):
 
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         found = {}
-        for reply in answers(replace(self.question, round=round), clients, ask):
+        for reply in answers(replace(self.question, round=round), clients, ask, length=0, metrics=TRIPLET):
             found[reply.client] = triplet_in(reply)
             # A client's own labels are all it knows: it is given the naming of them that suits it best.
             self.evaluate(reply, own_names=True)

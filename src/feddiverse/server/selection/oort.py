@@ -49,7 +49,7 @@ class Oort(Selector):
         rest = np.setdiff1d(ids, chosen)
         chosen += by_weight(rest, np.ones(len(rest)), k - len(chosen), rng)
         asked = {i: clients[i] for i in chosen}
-        for reply in answers(Loss(self.seed, round), asked, ask):
+        for reply in answers(Loss(self.seed, round), asked, ask, metrics=("loss_rms",)):
             self._utility[reply.client] = (clients[reply.client] * reply.metrics["loss_rms"], self._num_rounds)
         return chosen
 
