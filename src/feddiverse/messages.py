@@ -60,16 +60,10 @@ class Evaluate(Task):
 
 
 @dataclass(frozen=True)
-class Sketch(Task):
-    """A compressed local update (HCSFed): train as `Train` would, send only `rate`·|θ| numbers of θ_k − θ."""
+class Sketch(Train):
+    """A compressed local update (HCSFed): train as asked, send only `rate`·|θ| numbers of θ_k − θ."""
 
     rate: float = 1e-5
-    epochs: int = 1
-    batch_size: int = 28
-    lr: float = 0.001
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    prox_mu: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class HCSFed(Selector):
     ) -> None:
         self.num_clusters = hcsfed_clusters
         prox_mu = prox_mu if "fedprox" in optimizer else 0.0  # the sketch is of the update training would give
-        self.question = Sketch(seed, 0, hcsfed_rate, epochs, batch_size, lr, momentum, weight_decay, prox_mu)
+        self.question = Sketch(seed, 0, epochs, batch_size, lr, momentum, weight_decay, prox_mu, hcsfed_rate)
         self._sketches: dict[int, list[float]] = {}
         self._centres: Floats = np.zeros((0, 0))
 
