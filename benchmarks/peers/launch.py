@@ -14,11 +14,16 @@ import psutil
 POLL_S = 0.002
 MEMORY_EVERY_S = 0.05
 PATIENCE_S = 240.0  # without a finished round
+PAUSE_S = 3.0  # between two looks at the peer
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
 
 
 class Failed(Exception):
     """The peer ended, or stood still, before its rounds were finished."""
+
+
+class Paused(Exception):
+    """We stood still ourselves (suspended, or starved): what was being measured means nothing."""
 
 
 @dataclass
@@ -64,9 +69,12 @@ def _watch(
     root = psutil.Process(process.pid)
     stamps: list[float] = []
     cpu: list[float] = []
-    peak, next_sample = 0.0, started
+    peak, next_sample, looked = 0.0, started, started
     while len(stamps) < rounds:
         done, now = _lines(progress), time.monotonic()
+        if now - looked > PAUSE_S:
+            raise Paused
+        looked = now
         if done > len(stamps):
             stamps += [now] * (done - len(stamps))
             cpu.append(cpu_seconds(root))

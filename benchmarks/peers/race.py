@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.machine import describe
 from benchmarks.peers.environments import ROOT, CannotInstall, python_of
-from benchmarks.peers.launch import Failed, Launch, launch
+from benchmarks.peers.launch import Failed, Launch, Paused, launch
 
 RESULT = Path(__file__).parents[1] / "results" / "peers.json"
 REFERENCE = "plain loop, 2 processes"
@@ -67,6 +67,7 @@ def run(*, quick: bool = False, resume: bool = False, say: Callable[[str], None]
                 for peer in order if turn % 2 else reversed(order):
                     if _is_done(result, turn, model, peer):
                         continue
+                    result["launches"] = [e for e in result["launches"] if _key(e) != (turn, model, peer.name)]
                     most = ROUNDS_ALONE[model] if peer.processes == 1 else rounds[model]
                     num_rounds = min(most, rounds[model]) if turn else 2
                     entry = _run_one(peer, pythons[peer.name], model, num_rounds, turn, folder)
@@ -102,11 +103,13 @@ def _environments(absent: dict[str, str], say: Callable[[str], None]) -> dict[st
 
 def _run_one(peer: Peer, python: Path, model: str, rounds: int, turn: int, folder: Path) -> dict[str, Any]:
     here = {"turn": turn, "model": model, "peer": peer.name}
-    try:
-        measured = _launch(peer, python, model, rounds, folder, with_memory=turn == 0)
-    except Failed as error:
-        return {**here, "failure": str(error)}
-    return {**here, **asdict(measured)}
+    while True:
+        try:
+            return here | asdict(_launch(peer, python, model, rounds, folder, with_memory=turn == 0))
+        except Failed as error:
+            return {**here, "failure": str(error)}
+        except Paused:
+            continue
 
 
 def _launch(peer: Peer, python: Path, model: str, rounds: int, folder: Path, *, with_memory: bool) -> Launch:
@@ -138,8 +141,11 @@ def ours(python: Path, model: str, rounds: int, processes: int, folder: Path, mo
 
 
 def _is_done(result: dict[str, Any], turn: int, model: str, peer: Peer) -> bool:
-    wanted = (turn, model, peer.name)
-    return any((e["turn"], e["model"], e["peer"]) == wanted and "failure" not in e for e in result["launches"])
+    return any(_key(e) == (turn, model, peer.name) and "failure" not in e for e in result["launches"])
+
+
+def _key(entry: dict[str, Any]) -> tuple[int, str, str]:
+    return entry["turn"], entry["model"], entry["peer"]
 
 
 def _in_short(entry: dict[str, Any]) -> str:
