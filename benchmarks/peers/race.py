@@ -1,6 +1,6 @@
 """All peers on the same work, in turns: `python -m benchmarks --only peers`.
 
-Turn 0 is for memory (and warms the file cache); the turns after it are for time. In each turn every peer is launched
+Turns 1, 2, … are for time; turn 0, the last, is for memory. In each turn every peer is launched
 once, runs a few rounds and is ended; ratios are taken within a turn, to the plain loop in two processes. Launches are
 kept as they come: `--resume` goes on where an interrupted race stopped.
 """
@@ -61,7 +61,7 @@ def run(*, quick: bool = False, resume: bool = False, say: Callable[[str], None]
     with tempfile.TemporaryDirectory(prefix="feddiverse-peers-") as name:
         folder = Path(name)
         export_work(folder / "work.npz")
-        for turn in range(turns + 1):
+        for turn in (*range(1, turns + 1), 0):
             for model in rounds:
                 order = [peer for peer in PEERS if peer.name in pythons]
                 for peer in order if turn % 2 else reversed(order):
