@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -132,3 +133,22 @@ def test_a_truncated_or_altered_gzip_file_is_refused(tmp_path: Path) -> None:
         (tmp_path / f"{number}.gz").write_bytes(content)
         with pytest.raises(UserError, match="damaged"):
             archives.gunzip(tmp_path / f"{number}.gz", tmp_path / f"{number}", 10_000)
+
+
+@pytest.mark.parametrize("kind", ["tar", "gztar", "bztar", "xztar"])
+def test_a_tar_cut_short_anywhere_is_refused(kind: str, tmp_path: Path) -> None:
+    """tarfile takes a header cut short, or a compressed stream that just stops, for the end of the archive."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    for number in range(4):
+        (inside / f"{number}.png").write_bytes(bytes(np.random.default_rng(number).integers(0, 256, 700, np.uint8)))
+    packed = Path(shutil.make_archive(str(tmp_path / "packed"), kind, inside))
+    content = packed.read_bytes()
+    limits = {"suffixes": {".png"}, "limit_bytes": 1 << 20, "report": lambda *_: None}
+    archives.extract_all(packed, tmp_path / "whole", **limits)
+    assert len(list((tmp_path / "whole").iterdir())) == 4
+    last_picture = content.rstrip(b"\0") if kind == "tar" else content  # a plain tar's padding may be cut
+    for number, length in enumerate(range(600, len(last_picture) - 1, 97)):
+        packed.write_bytes(content[:length])
+        with pytest.raises(UserError, match="damaged or incomplete"):
+            archives.extract_all(packed, tmp_path / f"cut{number}", **limits)

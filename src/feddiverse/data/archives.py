@@ -4,14 +4,16 @@ Only plain files are taken, only below the folder they are meant for, and never 
 absolute paths, `..`, links, devices and decompression bombs are refused, and a refusal ends the extraction.
 """
 
+import bz2
 import gzip
+import lzma
 import stat
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol
+from typing import IO, Protocol, cast
 
 from feddiverse.errors import UserError
 
@@ -25,7 +27,9 @@ class Readable(Protocol):
 
 _CHUNK = 1 << 20
 _LARGEST_RATIO = 50  # pictures hardly shrink, idx files fivefold; beyond this it is a bomb
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, NotImplementedError)
+_DAMAGED = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile, NotImplementedError
+)  # fmt: skip
 
 
 def is_archive(path: Path) -> bool:
@@ -100,16 +104,46 @@ def _members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
                 with packed.open(info) as stream:
                     yield name, stream
         return
-    with tarfile.open(archive, "r|*") as packed_tar:  # as a stream: nothing is trusted before it is reached
-        for member in packed_tar:
-            if member.isdir():
-                continue
-            name = _safe(archive, member.name, member.isreg())
-            total = _add(archive, total, member.size)
-            content = packed_tar.extractfile(member)
-            assert content is not None  # it is a regular file
-            with content:
-                yield name, content
+    with _open(archive) as stream:
+        tail = _Tail(stream)
+        with tarfile.open(fileobj=tail, mode="r|") as packed_tar:  # type: ignore[call-overload]  # it only reads
+            for member in packed_tar:  # as a stream: nothing is trusted before it is reached
+                if member.isdir():
+                    continue
+                name = _safe(archive, member.name, member.isreg())
+                total = _add(archive, total, member.size)
+                content = packed_tar.extractfile(member)
+                assert content is not None  # it is a regular file
+                with content:
+                    yield name, content
+        while chunk := tail.read(_CHUNK):
+            total = _add(archive, total, len(chunk))
+        if any(tail.last):
+            raise tarfile.ReadError("it ends too early")
+
+
+class _Tail:
+    """Remembers the last block read. tarfile takes a header cut short for the end of the archive; a whole archive
+    ends in blocks of zeros."""
+
+    def __init__(self, stream: Readable) -> None:
+        self.stream, self.last = stream, b"?"
+
+    def read(self, size: int, /) -> bytes:
+        chunk = self.stream.read(size)
+        if chunk:
+            self.last = (self.last + chunk)[-tarfile.BLOCKSIZE :]
+        return chunk
+
+
+def _open(archive: Path) -> IO[bytes]:
+    """The tar file inside, whose decompressor tells when its own end is missing."""
+    with archive.open("rb") as stream:
+        start = stream.read(6)
+    for magic, opener in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open)):
+        if start.startswith(magic):
+            return cast(IO[bytes], opener(archive))
+    return archive.open("rb")
 
 
 def _safe(archive: Path, name: str, is_plain: bool) -> PurePosixPath:
