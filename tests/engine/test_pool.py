@@ -73,7 +73,7 @@ def test_a_client_whose_worker_dies_is_asked_once_more(tmp_path):
 
     with engine_of(shifted(die_once)) as engine:
         assert values(engine.ask(TASK, THETA, range(6))) == [0, 1, 2, 3, 4, 5]
-        assert len(engine.process_ids) == 2
+        assert 1 <= len(engine.process_ids) <= 2  # the last job may go to the one who lives
         assert {path.name for path in tmp_path.iterdir()} == {"1", "4"}
 
 
