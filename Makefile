@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BUILT_FROM := pyproject.toml src/feddiverse/models/kernels.c
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
@@ -40,11 +41,11 @@ $(VENV)/torch.stamp: constraints.txt | $(VENV)/bin/python
 	$(PIP) torch
 	@touch $@
 
-$(VENV)/run.stamp: pyproject.toml $(VENV)/torch.stamp
+$(VENV)/run.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/dev.stamp: pyproject.toml $(VENV)/torch.stamp
+$(VENV)/dev.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
 	$(PIP) --editable '.[dev,flower,tensorboard,mlflow]'
 	@touch $@ $(VENV)/run.stamp
 

@@ -38,9 +38,9 @@ def initial_theta(spec: ModelSpec, seed: int, checkpoint: Path | None = None) ->
 
 def _module(spec: ModelSpec) -> nn.Module:
     if spec.name == "cnn":
-        from feddiverse.models.cnn import CNN
+        from feddiverse.models.cnn import CNN, FastCNN
 
-        return CNN(spec.num_classes)
+        return FastCNN(spec.num_classes) if spec.fast else CNN(spec.num_classes)
     if spec.name == "mobilenet":
         from feddiverse.models.mobilenet import MobileNetV2
         from feddiverse.models.trunk import FastMobileNetV2

@@ -1,29 +1,20 @@
-"""MobileNetV2's layers by hand for one CPU thread: forward and backward on maps laid out [n, height, width, channels].
+"""MobileNetV2's layers by PyTorch's operations, for one CPU thread, on maps laid out [n, height, width, channels].
 
 PyTorch's eager convolutions are made for large maps. On a 28×28 picture most of MobileNetV2 works on 2×2 and 1×1 maps,
 where a depthwise convolution's backward costs a hundred times what its arithmetic does. Here a pointwise convolution is
 a matrix product, a depthwise one on a tiny map is a few products of whole tensors, and GroupNorm's statistics are
-sums over rows. Each function returns its output and, if `tape` is a list, appends to it the function that takes the
-output's gradient, adds to its parameters' `.grad`, and returns the input's gradient.
+sums over rows. `native.py` does better still, where its library could be compiled.
 """
 
-from collections.abc import Callable
+import math
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-Backward = Callable[[Tensor], Tensor]
-Tape = list[Backward]
+from feddiverse.models.tape import Tape, gradient_of
 
 _aten = torch.ops.aten
-
-
-def rewind(tape: Tape, gradient: Tensor) -> Tensor:
-    """The input's gradient from the output's; empties the tape, so that maps are freed on the way."""
-    while tape:
-        gradient = tape.pop()(gradient)
-    return gradient
 
 
 def pointwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
@@ -113,8 +104,11 @@ def _depthwise_2x2(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     return y.view(n, 2 // stride, 2 // stride, channels)
 
 
-def group_norm(x: Tensor, norm: nn.GroupNorm, tape: Tape | None, *, relu6: bool) -> Tensor:
-    """GroupNorm and, if asked, ReLU6."""
+def group_norm(
+    x: Tensor, norm: nn.GroupNorm, tape: Tape | None, low: float = -math.inf, high: float = math.inf
+) -> Tensor:
+    """GroupNorm, cut off below `low` and above `high`: (0, ∞) is ReLU, (0, 6) ReLU6."""
+    x = x.contiguous()
     n, height, width, channels = x.shape
     sizes = (n, channels, height * width, norm.num_groups)
     weight, bias = norm.weight.detach(), norm.bias.detach()
@@ -123,14 +117,15 @@ def group_norm(x: Tensor, norm: nn.GroupNorm, tape: Tape | None, *, relu6: bool)
         y, mean, rstd = _group_norm_by_rows(x, norm)
     else:
         y, mean, rstd = _aten.native_group_norm(maps, weight, bias, *sizes, norm.eps)
-    if relu6:
-        y.clamp_(0.0, 6.0)
+    cut_off = math.isfinite(low) or math.isfinite(high)
+    if cut_off:
+        y.clamp_(low, high)
     if tape is not None:
 
         def backward(dy: Tensor) -> Tensor:
             dy = dy.permute(0, 3, 1, 2)
-            if relu6:
-                dy = _aten.hardtanh_backward(dy, y, 0.0, 6.0)
+            if cut_off:
+                dy = _aten.hardtanh_backward(dy, y, low, high)
             dx, dweight, dbias = _aten.native_group_norm_backward(dy, maps, mean, rstd, weight, *sizes, [True] * 3)
             gradient_of(norm.weight).add_(dweight)
             gradient_of(norm.bias).add_(dbias)
@@ -155,10 +150,3 @@ def _group_norm_by_rows(x: Tensor, norm: nn.GroupNorm) -> tuple[Tensor, Tensor, 
     shift = torch.addcmul(norm.bias.detach().view(groups, -1), mean, scale, value=-1)
     y = torch.addcmul(shift.view(n, 1, channels), rows, scale.view(n, 1, channels))
     return y.view(x.shape).permute(0, 3, 1, 2), mean.view(n, groups), rstd.view(n, groups)
-
-
-def gradient_of(parameter: Tensor) -> Tensor:
-    """The tensor that collects the parameter's gradient, made if there is none yet."""
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad

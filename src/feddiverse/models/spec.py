@@ -8,7 +8,7 @@ class ModelSpec:
     """`name` is `mobilenet`, `cnn` or `package.module:factory`, `factory(num_classes, shape)` giving an `nn.Module`.
 
     Pixel values in [0, 1] are normalised by `mean` and `std`, per channel. `fast` chooses the hand-written CPU
-    kernels where they exist (`mobilenet`); they equal the plain PyTorch path within float tolerance.
+    layers where they exist (`mobilenet`, `cnn`); they equal the plain PyTorch path within float tolerance.
     """
 
     name: str

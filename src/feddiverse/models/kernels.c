@@ -1,0 +1,285 @@
+/* GroupNorm with its activation, depthwise convolutions, and patches of 3×3, forward and backward, for one CPU thread.
+
+   Maps are [n, height, width, channels], so that every inner loop runs along channels that lie side by side, which the
+   compiler turns into vector instructions. Several rows are taken at once where a sum over rows would otherwise be
+   stored and loaded again for every row. Convolutions are 3×3 with a padding of one. Nothing here allocates: the caller
+   hands over results and workspaces. `native.py` calls these.
+*/
+
+#include <math.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+/* One copy for processors with AVX2, one for the others; chosen when the library is loaded. */
+#define EXPORT __attribute__((target_clones("arch=haswell", "default")))
+#else
+#define EXPORT
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define SIMD _Pragma("omp simd")
+
+typedef long Size;
+
+/* ---- GroupNorm, then min(max(·, low), high) ---- */
+
+INLINE void add_moments(const float *x, float *sums, float *squares, Size channels, const int rows) {
+    SIMD for (Size c = 0; c < channels; c++) {
+        float sum = 0, square = 0;
+        for (int row = 0; row < rows; row++) {
+            float value = x[row * channels + c];
+            sum += value;
+            square += value * value;
+        }
+        sums[c] += sum;
+        squares[c] += square;
+    }
+}
+
+INLINE void moments(const float *x, float *sums, float *squares, Size rows, Size channels) {
+    memset(sums, 0, channels * sizeof(float));
+    memset(squares, 0, channels * sizeof(float));
+    for (; rows >= 4; rows -= 4, x += 4 * channels) add_moments(x, sums, squares, channels, 4);
+    for (; rows > 0; rows--, x += channels) add_moments(x, sums, squares, channels, 1);
+}
+
+INLINE void normalise(const float *x, const float *scale, const float *shift, float *y, Size rows, Size channels,
+                      float low, float high) {
+    for (Size row = 0; row < rows; row++, x += channels, y += channels)
+        SIMD for (Size c = 0; c < channels; c++) {
+            float value = x[c] * scale[c] + shift[c];
+            value = value < low ? low : value; /* keeps NaN */
+            y[c] = value > high ? high : value;
+        }
+}
+
+/* GroupNorm as one product and one sum a channel. */
+INLINE void scale_and_shift(const float *statistics, const float *weight, const float *bias, float *scale, float *shift,
+                            Size first, Size end) {
+    float mean = statistics[0], rstd = statistics[1];
+    SIMD for (Size c = first; c < end; c++) {
+        scale[c] = rstd * weight[c];
+        shift[c] = bias[c] - mean * scale[c];
+    }
+}
+
+/* y may be x itself. statistics: [n, groups, (mean, 1/deviation)]; workspace: 2·channels. */
+EXPORT void group_norm(const float *x, const float *weight, const float *bias, float *y, float *statistics,
+                       float *workspace, Size n, Size rows, Size channels, Size groups, double eps, float low,
+                       float high) {
+    Size width = channels / groups;
+    double count = (double)(width * rows);
+    float *scale = workspace, *shift = workspace + channels;
+    for (Size i = 0; i < n; i++, x += rows * channels, y += rows * channels) {
+        moments(x, scale, shift, rows, channels);
+        for (Size g = 0; g < groups; g++, statistics += 2) {
+            Size first = g * width, end = first + width;
+            float sum = 0, square = 0;
+            _Pragma("omp simd reduction(+ : sum, square)") for (Size c = first; c < end; c++) {
+                sum += scale[c];
+                square += shift[c];
+            }
+            double variance = square / count - (sum / count) * (sum / count);
+            statistics[0] = (float)(sum / count);
+            statistics[1] = (float)(1 / sqrt((variance < 0 ? 0 : variance) + eps));
+            scale_and_shift(statistics, weight, bias, scale, shift, first, end);
+        }
+        normalise(x, scale, shift, y, rows, channels, low, high);
+    }
+}
+
+/* What the activation lets through of dy. The value is computed as `normalise` does, so that the two always agree. */
+INLINE float passed(float dy, float x, float scale, float shift, float low, float high) {
+    float value = x * scale + shift;
+    return (value > low) & (value < high) ? dy : 0.0f;
+}
+
+INLINE void add_passed(const float *dy, const float *x, const float *scale, const float *shift, float *products,
+                       float *sums, Size channels, float low, float high, const int rows) {
+    SIMD for (Size c = 0; c < channels; c++) {
+        float product = 0, sum = 0;
+        for (int row = 0; row < rows; row++) {
+            Size at = row * channels + c;
+            float slope = passed(dy[at], x[at], scale[c], shift[c], low, high);
+            product += slope * x[at];
+            sum += slope;
+        }
+        products[c] += product;
+        sums[c] += sum;
+    }
+}
+
+/* Puts the input's gradient in dy's place, and adds to dweight and dbias. workspace: 4·channels. */
+EXPORT void group_norm_backward(float *dy, const float *x, const float *weight, const float *bias,
+                                const float *statistics, float *dweight, float *dbias, float *workspace, Size n,
+                                Size rows, Size channels, Size groups, float low, float high) {
+    Size width = channels / groups, row;
+    double count = (double)(width * rows);
+    float *scale = workspace, *shift = scale + channels, *by_x = shift + channels, *by_one = by_x + channels;
+    for (Size i = 0; i < n; i++, statistics += 2 * groups) {
+        for (Size g = 0; g < groups; g++)
+            scale_and_shift(statistics + 2 * g, weight, bias, scale, shift, g * width, (g + 1) * width);
+        memset(by_x, 0, 2 * channels * sizeof(float));
+        for (row = 0; row + 4 <= rows; row += 4)
+            add_passed(dy + row * channels, x + row * channels, scale, shift, by_x, by_one, channels, low, high, 4);
+        for (; row < rows; row++)
+            add_passed(dy + row * channels, x + row * channels, scale, shift, by_x, by_one, channels, low, high, 1);
+        for (Size g = 0; g < groups; g++) {
+            Size first = g * width, end = first + width;
+            float mean = statistics[2 * g], rstd = statistics[2 * g + 1], product = 0, sum = 0;
+            _Pragma("omp simd reduction(+ : product, sum)") for (Size c = first; c < end; c++) {
+                product += weight[c] * by_x[c];
+                sum += weight[c] * by_one[c];
+                dweight[c] += (by_x[c] - mean * by_one[c]) * rstd;
+                dbias[c] += by_one[c];
+            }
+            double slope = ((double)sum * mean - product) * rstd * rstd * rstd / count;
+            float of_x = (float)slope, of_one = (float)(-slope * mean - (double)sum * rstd / count);
+            SIMD for (Size c = first; c < end; c++) by_x[c] = of_x, by_one[c] = of_one;
+        }
+        for (row = 0; row < rows; row++, dy += channels, x += channels)
+            SIMD for (Size c = 0; c < channels; c++)
+                dy[c] = scale[c] * passed(dy[c], x[c], scale[c], shift[c], low, high) + (by_x[c] * x[c] + by_one[c]);
+    }
+}
+
+/* ---- 3×3 windows: tap (ky, kx) of output (oy, ox) meets input (oy·stride + ky − 1, ox·stride + kx − 1) ---- */
+
+typedef struct {
+    int count;
+    const float *a[9], *b[9];
+} Pairs; /* of rows of channels: what is to be multiplied and summed */
+
+INLINE void push(Pairs *pairs, const float *a, const float *b) {
+    pairs->a[pairs->count] = a;
+    pairs->b[pairs->count++] = b;
+}
+
+INLINE void sum_products(const Pairs *pairs, float *y, Size channels, const int add, const int count) {
+    const float *a[9], *b[9];
+    for (int k = 0; k < count; k++) a[k] = pairs->a[k], b[k] = pairs->b[k];
+    SIMD for (Size c = 0; c < channels; c++) {
+        float sum = add ? y[c] : 0;
+        for (int k = 0; k < count; k++) sum += a[k][c] * b[k][c];
+        y[c] = sum;
+    }
+}
+
+/* y = Σ a·b, or y + Σ a·b; the compiler unrolls each count. */
+INLINE void flush(Pairs *pairs, float *y, Size channels, const int add) {
+    switch (pairs->count) {
+    case 0: /* an input that no output sees, with strides above two */
+        if (!add) memset(y, 0, channels * sizeof(float));
+        break;
+#define CASE(k)                                                                                                        \
+    case k:                                                                                                            \
+        sum_products(pairs, y, channels, add, k);                                                                      \
+        break;
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9)
+    }
+    pairs->count = 0;
+}
+
+/* How many outputs there are along a side. */
+#define OUTPUTS(size) (((size)-1) / stride + 1)
+#define SMALLER(a, b) ((a) < (b) ? (a) : (b))
+
+/* Of the three taps along a side, those from FIRST to before END meet an input that is there. */
+#define FIRST(o) ((o) == 0)
+#define END(o, size) SMALLER(3, (size) + 1 - (o)*stride)
+
+#define FOR_EACH_OUTPUT                                                                                                \
+    for (Size oy = 0; oy < OUTPUTS(height); oy++)                                                                      \
+        for (Size ox = 0; ox < OUTPUTS(width); ox++)
+#define FOR_EACH_TAP_INSIDE                                                                                            \
+    for (Size ky = FIRST(oy); ky < END(oy, height); ky++)                                                              \
+        for (Size kx = FIRST(ox); kx < END(ox, width); kx++)
+#define TAP ((ky * 3 + kx) * channels)
+#define INPUT ((((oy)*stride + ky - 1) * width + (ox)*stride + kx - 1) * channels)
+#define OUTPUT ((oy * OUTPUTS(width) + ox) * channels)
+
+/* kernel: [channels, 9] as PyTorch keeps it → [9, channels]. */
+INLINE void taps_first(const float *restrict kernel, float *restrict taps, Size channels) {
+    for (Size c = 0; c < channels; c++)
+        for (Size tap = 0; tap < 9; tap++) taps[tap * channels + c] = kernel[c * 9 + tap];
+}
+
+/* workspace: 9·channels. */
+EXPORT void depthwise(const float *x, const float *kernel, float *y, float *workspace, Size n, Size height, Size width,
+                      Size channels, Size stride) {
+    Pairs pairs = {0};
+    taps_first(kernel, workspace, channels);
+    for (Size i = 0; i < n; i++, x += height * width * channels)
+        FOR_EACH_OUTPUT {
+            FOR_EACH_TAP_INSIDE push(&pairs, x + INPUT, workspace + TAP);
+            flush(&pairs, y, channels, 0);
+            y += channels;
+        }
+}
+
+/* The first output along a side that sees input i, and the one after the last. */
+#define SEEN_FROM(i) (((i) + stride - 1 - ((i) > 0)) / stride)
+#define SEEN_TO(i, size) SMALLER(((i) + 1) / stride + 1, OUTPUTS(size))
+
+INLINE void gradient_of_inputs(const float *dy, const float *taps, float *dx, Size height, Size width, Size channels,
+                               Size stride) {
+    Pairs pairs = {0};
+    for (Size iy = 0; iy < height; iy++)
+        for (Size ix = 0; ix < width; ix++, dx += channels) {
+            for (Size oy = SEEN_FROM(iy); oy < SEEN_TO(iy, height); oy++)
+                for (Size ox = SEEN_FROM(ix); ox < SEEN_TO(ix, width); ox++) {
+                    Size ky = iy + 1 - oy * stride, kx = ix + 1 - ox * stride;
+                    push(&pairs, dy + OUTPUT, taps + TAP);
+                }
+            flush(&pairs, dx, channels, 0);
+        }
+}
+
+INLINE void add_gradient_of_taps(const float *dy, const float *x, float *dtaps, Size height, Size width, Size channels,
+                                 Size stride) {
+    Pairs pairs = {0};
+    for (Size ky = 0; ky < 3; ky++)
+        for (Size kx = 0; kx < 3; kx++) {
+            for (Size oy = ky == 0; oy < SMALLER((height - ky + stride) / stride, OUTPUTS(height)); oy++)
+                for (Size ox = kx == 0; ox < SMALLER((width - kx + stride) / stride, OUTPUTS(width)); ox++) {
+                    push(&pairs, dy + OUTPUT, x + INPUT);
+                    if (pairs.count == 8) flush(&pairs, dtaps + TAP, channels, 1);
+                }
+            flush(&pairs, dtaps + TAP, channels, 1);
+        }
+}
+
+/* Adds to dkernel. workspace: 18·channels. */
+EXPORT void depthwise_backward(const float *dy, const float *x, const float *kernel, float *dx, float *dkernel,
+                               float *workspace, Size n, Size height, Size width, Size channels, Size stride) {
+    Size input = height * width * channels, output = OUTPUTS(height) * OUTPUTS(width) * channels;
+    float *taps = workspace, *dtaps = workspace + 9 * channels;
+    taps_first(kernel, taps, channels);
+    memset(dtaps, 0, 9 * channels * sizeof(float));
+    for (Size i = 0; i < n; i++, dy += output, x += input, dx += input) {
+        gradient_of_inputs(dy, taps, dx, height, width, channels, stride);
+        add_gradient_of_taps(dy, x, dtaps, height, width, channels, stride);
+    }
+    for (Size c = 0; c < channels; c++)
+        for (Size tap = 0; tap < 9; tap++) dkernel[c * 9 + tap] += dtaps[tap * channels + c];
+}
+
+/* patches: [n, outputs, 9, channels], zero where the window leaves the map. */
+EXPORT void patches(const float *x, float *patches, Size n, Size height, Size width, Size channels, Size stride) {
+    memset(patches, 0, n * OUTPUTS(height) * OUTPUTS(width) * 9 * channels * sizeof(float));
+    for (Size i = 0; i < n; i++, x += height * width * channels)
+        FOR_EACH_OUTPUT {
+            FOR_EACH_TAP_INSIDE memcpy(patches + TAP, x + INPUT, channels * sizeof(float));
+            patches += 9 * channels;
+        }
+}
+
+EXPORT void patches_backward(const float *dpatches, float *dx, Size n, Size height, Size width, Size channels,
+                             Size stride) {
+    memset(dx, 0, n * height * width * channels * sizeof(float));
+    for (Size i = 0; i < n; i++, dx += height * width * channels)
+        FOR_EACH_OUTPUT {
+            FOR_EACH_TAP_INSIDE SIMD for (Size c = 0; c < channels; c++) dx[INPUT + c] += dpatches[TAP + c];
+            dpatches += 9 * channels;
+        }
+}

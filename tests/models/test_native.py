@@ -1,0 +1,129 @@
+"""The layers in C against PyTorch's in double precision: outputs and every gradient."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from feddiverse.models import ModelSpec, build, native
+from feddiverse.models.cnn import CNN, FastCNN
+from feddiverse.models.mobilenet import MobileNetV2
+from feddiverse.models.tape import rewind
+from feddiverse.models.trunk import FastMobileNetV2
+
+pytestmark = pytest.mark.skipif(not native.AVAILABLE, reason="no C compiler was here when the package was installed")
+
+maps = st.builds(
+    lambda n, height, width, channels, seed: torch.randn(
+        n, height, width, channels, generator=torch.Generator().manual_seed(seed)
+    ),
+    st.integers(1, 3),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.sampled_from([3, 8, 12, 24]),
+    st.integers(0, 2**31 - 1),
+)
+
+
+def check(ours: Tensor, theirs: Tensor) -> None:
+    """Equal within single precision's rounding of sums of up to some hundred terms."""
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+
+
+def compare(layer: Callable, module: nn.Module, reference: Callable, x: Tensor) -> None:
+    """`layer` in single precision and `reference(x, *parameters)` in double: outputs, then every gradient."""
+    tape = [lambda dx: dx]  # not the first layer: the input's gradient is asked for
+    y = layer(x.clone(), module, tape)
+    their_x = x.double().permute(0, 3, 1, 2).requires_grad_()
+    their_parameters = [p.detach().double().requires_grad_() for p in module.parameters()]
+    their_y = reference(their_x, *their_parameters)
+    check(y, their_y.detach().permute(0, 2, 3, 1))
+
+    dy = torch.randn_like(y)
+    their_y.backward(dy.double().permute(0, 3, 1, 2))
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)  # gradients are added to what is there
+    check(rewind(tape, dy.clone()), their_x.grad.permute(0, 2, 3, 1))
+    for ours, theirs in zip(module.parameters(), their_parameters, strict=True):
+        check(ours.grad - 1, theirs.grad)
+    check(layer(x.clone(), module, None), their_y.detach().permute(0, 2, 3, 1))
+
+
+@given(maps, st.sampled_from([1, 2, 3]))
+@settings(deadline=None, max_examples=60)
+def test_depthwise(x, stride):
+    channels = x.shape[3]
+    conv = nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False)
+    compare(native.depthwise, conv, lambda x, w: functional.conv2d(x, w, None, stride, 1, 1, channels), x)
+
+
+@given(maps, st.sampled_from([1, 2, 3]))
+@settings(deadline=None, max_examples=60)
+def test_convolution(x, stride):
+    conv = nn.Conv2d(x.shape[3], 5, 3, stride, 1, bias=False)
+    compare(native.convolution, conv, lambda x, w: functional.conv2d(x, w, None, stride, 1), x)
+
+
+@given(maps, st.booleans(), st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 0.7)]))
+@settings(deadline=None, max_examples=60)
+def test_group_norm(x, one_group, ends):
+    groups = 1 if one_group else math.gcd(x.shape[3], 4)
+    norm = nn.GroupNorm(groups, x.shape[3], eps=0.1)  # a group of one number has no deviation of its own
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+
+    def reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return functional.group_norm(x, groups, weight, bias, norm.eps).clamp(*ends)
+
+    compare(lambda x, norm, tape: native.group_norm(x, norm, tape, *ends), norm, reference, x)
+
+
+def test_group_norm_of_equal_numbers_far_from_zero_is_finite():
+    """E[x²] − E[x]² may come out below zero."""
+    y = native.group_norm(torch.full((1, 5, 5, 8), 1234.567), nn.GroupNorm(2, 8, eps=1e-6), None)
+    assert torch.isfinite(y).all()
+
+
+def test_nan_goes_through():
+    """A client whose loss is no number has to notice."""
+    x = torch.full((1, 2, 2, 8), math.nan)
+    assert native.group_norm(x, nn.GroupNorm(2, 8), None, 0.0, 6.0).isnan().all()
+
+
+@pytest.mark.parametrize("side", [28, 33, 61])
+def test_the_small_cnn_is_the_plain_one(side):
+    torch.manual_seed(0)
+    plain, fast = CNN(3), FastCNN(3)
+    fast.load_state_dict(plain.state_dict())
+    x, y = torch.randn(6, 3, side, side), torch.tensor([0, 1, 2, 0, 1, 2])
+    for model in (plain, fast):
+        functional.cross_entropy(model(x), y).backward()
+    torch.testing.assert_close(fast(x), plain(x), rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(fast.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5)
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(x), plain(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("plain", "fast"), [(CNN, FastCNN), (MobileNetV2, FastMobileNetV2)])
+def test_without_the_library_pytorchs_operations_do_it(plain, fast, monkeypatch):
+    monkeypatch.setattr(native, "AVAILABLE", False)
+    monkeypatch.setattr(native, "_c", None)
+    torch.manual_seed(0)
+    plain, fast = plain(2), fast(2)
+    fast.load_state_dict(plain.state_dict())
+    x = torch.randn(4, 3, 28, 28)
+    torch.testing.assert_close(fast.eval()(x), plain.eval()(x), rtol=1e-3, atol=1e-4)
+    functional.cross_entropy(fast.train()(x), torch.tensor([0, 1, 0, 1])).backward()
+    assert all(p.grad.isfinite().all() for p in fast.parameters())
+
+
+@pytest.mark.parametrize("name", ["cnn", "mobilenet"])
+def test_the_spec_chooses(name):
+    spec = ModelSpec(name, 2, (3, 28, 28), (0.5,) * 3, (0.5,) * 3)
+    assert isinstance(build(spec).module, FastCNN | FastMobileNetV2)
