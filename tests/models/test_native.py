@@ -55,7 +55,7 @@ def compare(layer: Callable, module: nn.Module, reference: Callable, x: Tensor) 
 
 
 @given(maps, st.sampled_from([1, 2, 3]))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=60, derandomize=True)
 def test_depthwise(x, stride):
     channels = x.shape[3]
     conv = nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False)
@@ -63,14 +63,14 @@ def test_depthwise(x, stride):
 
 
 @given(maps, st.sampled_from([1, 2, 3]))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=60, derandomize=True)
 def test_convolution(x, stride):
     conv = nn.Conv2d(x.shape[3], 5, 3, stride, 1, bias=False)
     compare(native.convolution, conv, lambda x, w: functional.conv2d(x, w, None, stride, 1), x)
 
 
 @given(maps, st.booleans(), st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 0.7)]))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=60, derandomize=True)
 def test_group_norm(x, one_group, ends):
     groups = 1 if one_group else math.gcd(x.shape[3], 4)
     norm = nn.GroupNorm(groups, x.shape[3], eps=0.1)  # a group of one number has no deviation of its own
@@ -81,6 +81,32 @@ def test_group_norm(x, one_group, ends):
         return functional.group_norm(x, groups, weight, bias, norm.eps).clamp(*ends)
 
     compare(lambda x, norm, tape: native.group_norm(x, norm, tape, *ends), norm, reference, x)
+
+
+@given(maps, st.sampled_from([1, 2, 3]))
+@settings(deadline=None, max_examples=60, derandomize=True)
+def test_normed_depthwise(x, stride):
+    channels = x.shape[3]
+    module = nn.ModuleList(
+        [
+            nn.GroupNorm(1, channels, eps=0.1),
+            nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False),
+            nn.GroupNorm(1, channels, eps=0.1),
+        ]
+    )
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+
+    def layer(x: Tensor, module: nn.ModuleList, tape: list | None) -> Tensor:
+        norm, conv, next_norm = module
+        return native.normed_depthwise(x, norm, conv, next_norm, tape, 0.0, 6.0)
+
+    def reference(x: Tensor, weight: Tensor, bias: Tensor, kernel: Tensor, *next_: Tensor) -> Tensor:
+        x = functional.group_norm(x, 1, weight, bias, 0.1).clamp(0, 6)
+        x = functional.conv2d(x, kernel, None, stride, 1, 1, channels)
+        return functional.group_norm(x, 1, *next_, 0.1).clamp(0, 6)
+
+    compare(layer, module, reference, x)
 
 
 def test_group_norm_of_equal_numbers_far_from_zero_is_finite():

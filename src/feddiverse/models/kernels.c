@@ -1,4 +1,4 @@
-/* GroupNorm with its activation, depthwise convolutions, and patches of 3×3, forward and backward, for one CPU thread.
+/* GroupNorm with its activation, depthwise convolutions, and windows of 3×3, forward and backward, for one CPU thread.
 
    Maps are [n, height, width, channels], so that every inner loop runs along channels that lie side by side, which the
    compiler turns into vector instructions. Several rows are taken at once where a sum over rows would otherwise be
@@ -63,29 +63,36 @@ INLINE void scale_and_shift(const float *statistics, const float *weight, const 
     }
 }
 
-/* y may be x itself. statistics: [n, groups, (mean, 1/deviation)]; workspace: 2·channels. */
-EXPORT void group_norm(const float *x, const float *weight, const float *bias, float *y, float *statistics,
-                       float *workspace, Size n, Size rows, Size channels, Size groups, double eps, float low,
-                       float high) {
+/* One picture. statistics: [groups, (mean, 1/deviation)]; workspace: 2·channels. y may be x itself. */
+INLINE void norm(const float *x, const float *weight, const float *bias, float *y, float *statistics, float *workspace,
+                 Size rows, Size channels, Size groups, double eps, float low, float high) {
     Size width = channels / groups;
     double count = (double)(width * rows);
     float *scale = workspace, *shift = workspace + channels;
-    for (Size i = 0; i < n; i++, x += rows * channels, y += rows * channels) {
-        moments(x, scale, shift, rows, channels);
-        for (Size g = 0; g < groups; g++, statistics += 2) {
-            Size first = g * width, end = first + width;
-            float sum = 0, square = 0;
-            _Pragma("omp simd reduction(+ : sum, square)") for (Size c = first; c < end; c++) {
-                sum += scale[c];
-                square += shift[c];
-            }
-            double variance = square / count - (sum / count) * (sum / count);
-            statistics[0] = (float)(sum / count);
-            statistics[1] = (float)(1 / sqrt((variance < 0 ? 0 : variance) + eps));
-            scale_and_shift(statistics, weight, bias, scale, shift, first, end);
+    moments(x, scale, shift, rows, channels);
+    for (Size g = 0; g < groups; g++, statistics += 2) {
+        Size first = g * width, end = first + width;
+        float sum = 0, square = 0;
+        _Pragma("omp simd reduction(+ : sum, square)") for (Size c = first; c < end; c++) {
+            sum += scale[c];
+            square += shift[c];
         }
-        normalise(x, scale, shift, y, rows, channels, low, high);
+        double variance = square / count - (sum / count) * (sum / count);
+        statistics[0] = (float)(sum / count);
+        statistics[1] = (float)(1 / sqrt((variance < 0 ? 0 : variance) + eps));
+        scale_and_shift(statistics, weight, bias, scale, shift, first, end);
     }
+    normalise(x, scale, shift, y, rows, channels, low, high);
+}
+
+/* The same y again, from the statistics. */
+INLINE void norm_again(const float *x, const float *weight, const float *bias, float *y, const float *statistics,
+                       float *workspace, Size rows, Size channels, Size groups, float low, float high) {
+    Size width = channels / groups;
+    float *scale = workspace, *shift = workspace + channels;
+    for (Size g = 0; g < groups; g++)
+        scale_and_shift(statistics + 2 * g, weight, bias, scale, shift, g * width, (g + 1) * width);
+    normalise(x, scale, shift, y, rows, channels, low, high);
 }
 
 /* What the activation lets through of dy. The value is computed as `normalise` does, so that the two always agree. */
@@ -109,38 +116,52 @@ INLINE void add_passed(const float *dy, const float *x, const float *scale, cons
     }
 }
 
-/* Puts the input's gradient in dy's place, and adds to dweight and dbias. workspace: 4·channels. */
-EXPORT void group_norm_backward(float *dy, const float *x, const float *weight, const float *bias,
-                                const float *statistics, float *dweight, float *dbias, float *workspace, Size n,
-                                Size rows, Size channels, Size groups, float low, float high) {
+/* One picture. Puts the input's gradient in dy's place; adds to dweight and dbias. workspace: 4·channels. */
+INLINE void norm_backward(float *dy, const float *x, const float *weight, const float *bias, const float *statistics,
+                          float *dweight, float *dbias, float *workspace, Size rows, Size channels, Size groups,
+                          float low, float high) {
     Size width = channels / groups, row;
     double count = (double)(width * rows);
     float *scale = workspace, *shift = scale + channels, *by_x = shift + channels, *by_one = by_x + channels;
-    for (Size i = 0; i < n; i++, statistics += 2 * groups) {
-        for (Size g = 0; g < groups; g++)
-            scale_and_shift(statistics + 2 * g, weight, bias, scale, shift, g * width, (g + 1) * width);
-        memset(by_x, 0, 2 * channels * sizeof(float));
-        for (row = 0; row + 4 <= rows; row += 4)
-            add_passed(dy + row * channels, x + row * channels, scale, shift, by_x, by_one, channels, low, high, 4);
-        for (; row < rows; row++)
-            add_passed(dy + row * channels, x + row * channels, scale, shift, by_x, by_one, channels, low, high, 1);
-        for (Size g = 0; g < groups; g++) {
-            Size first = g * width, end = first + width;
-            float mean = statistics[2 * g], rstd = statistics[2 * g + 1], product = 0, sum = 0;
-            _Pragma("omp simd reduction(+ : product, sum)") for (Size c = first; c < end; c++) {
-                product += weight[c] * by_x[c];
-                sum += weight[c] * by_one[c];
-                dweight[c] += (by_x[c] - mean * by_one[c]) * rstd;
-                dbias[c] += by_one[c];
-            }
-            double slope = ((double)sum * mean - product) * rstd * rstd * rstd / count;
-            float of_x = (float)slope, of_one = (float)(-slope * mean - (double)sum * rstd / count);
-            SIMD for (Size c = first; c < end; c++) by_x[c] = of_x, by_one[c] = of_one;
+    for (Size g = 0; g < groups; g++)
+        scale_and_shift(statistics + 2 * g, weight, bias, scale, shift, g * width, (g + 1) * width);
+    memset(by_x, 0, 2 * channels * sizeof(float));
+    for (row = 0; row + 4 <= rows; row += 4)
+        add_passed(dy + row * channels, x + row * channels, scale, shift, by_x, by_one, channels, low, high, 4);
+    for (; row < rows; row++)
+        add_passed(dy + row * channels, x + row * channels, scale, shift, by_x, by_one, channels, low, high, 1);
+    for (Size g = 0; g < groups; g++) {
+        Size first = g * width, end = first + width;
+        float mean = statistics[2 * g], rstd = statistics[2 * g + 1], product = 0, sum = 0;
+        _Pragma("omp simd reduction(+ : product, sum)") for (Size c = first; c < end; c++) {
+            product += weight[c] * by_x[c];
+            sum += weight[c] * by_one[c];
+            dweight[c] += (by_x[c] - mean * by_one[c]) * rstd;
+            dbias[c] += by_one[c];
         }
-        for (row = 0; row < rows; row++, dy += channels, x += channels)
-            SIMD for (Size c = 0; c < channels; c++)
-                dy[c] = scale[c] * passed(dy[c], x[c], scale[c], shift[c], low, high) + (by_x[c] * x[c] + by_one[c]);
+        double slope = ((double)sum * mean - product) * rstd * rstd * rstd / count;
+        float of_x = (float)slope, of_one = (float)(-slope * mean - (double)sum * rstd / count);
+        SIMD for (Size c = first; c < end; c++) by_x[c] = of_x, by_one[c] = of_one;
     }
+    for (row = 0; row < rows; row++, dy += channels, x += channels)
+        SIMD for (Size c = 0; c < channels; c++)
+            dy[c] = scale[c] * passed(dy[c], x[c], scale[c], shift[c], low, high) + (by_x[c] * x[c] + by_one[c]);
+}
+
+EXPORT void group_norm(const float *x, const float *weight, const float *bias, float *y, float *statistics,
+                       float *workspace, Size n, Size rows, Size channels, Size groups, double eps, float low,
+                       float high) {
+    for (Size i = 0, map = rows * channels; i < n; i++)
+        norm(x + i * map, weight, bias, y + i * map, statistics + i * 2 * groups, workspace, rows, channels, groups,
+             eps, low, high);
+}
+
+EXPORT void group_norm_backward(float *dy, const float *x, const float *weight, const float *bias,
+                                const float *statistics, float *dweight, float *dbias, float *workspace, Size n,
+                                Size rows, Size channels, Size groups, float low, float high) {
+    for (Size i = 0, map = rows * channels; i < n; i++)
+        norm_backward(dy + i * map, x + i * map, weight, bias, statistics + i * 2 * groups, dweight, dbias, workspace,
+                      rows, channels, groups, low, high);
 }
 
 /* ---- 3×3 windows: tap (ky, kx) of output (oy, ox) meets input (oy·stride + ky − 1, ox·stride + kx − 1) ---- */
@@ -195,8 +216,10 @@ INLINE void flush(Pairs *pairs, float *y, Size channels, const int add) {
     for (Size ky = FIRST(oy); ky < END(oy, height); ky++)                                                              \
         for (Size kx = FIRST(ox); kx < END(ox, width); kx++)
 #define TAP ((ky * 3 + kx) * channels)
-#define INPUT ((((oy)*stride + ky - 1) * width + (ox)*stride + kx - 1) * channels)
+#define INPUT (((oy * stride + ky - 1) * width + ox * stride + kx - 1) * channels)
 #define OUTPUT ((oy * OUTPUTS(width) + ox) * channels)
+#define MAP_IN (height * width * channels)
+#define MAP_OUT (OUTPUTS(height) * OUTPUTS(width) * channels)
 
 /* kernel: [channels, 9] as PyTorch keeps it → [9, channels]. */
 INLINE void taps_first(const float *restrict kernel, float *restrict taps, Size channels) {
@@ -204,17 +227,13 @@ INLINE void taps_first(const float *restrict kernel, float *restrict taps, Size 
         for (Size tap = 0; tap < 9; tap++) taps[tap * channels + c] = kernel[c * 9 + tap];
 }
 
-/* workspace: 9·channels. */
-EXPORT void depthwise(const float *x, const float *kernel, float *y, float *workspace, Size n, Size height, Size width,
-                      Size channels, Size stride) {
+/* One picture. */
+INLINE void filter(const float *x, const float *taps, float *y, Size height, Size width, Size channels, Size stride) {
     Pairs pairs = {0};
-    taps_first(kernel, workspace, channels);
-    for (Size i = 0; i < n; i++, x += height * width * channels)
-        FOR_EACH_OUTPUT {
-            FOR_EACH_TAP_INSIDE push(&pairs, x + INPUT, workspace + TAP);
-            flush(&pairs, y, channels, 0);
-            y += channels;
-        }
+    FOR_EACH_OUTPUT {
+        FOR_EACH_TAP_INSIDE push(&pairs, x + INPUT, taps + TAP);
+        flush(&pairs, y + OUTPUT, channels, 0);
+    }
 }
 
 /* The first output along a side that sees input i, and the one after the last. */
@@ -249,37 +268,91 @@ INLINE void add_gradient_of_taps(const float *dy, const float *x, float *dtaps, 
         }
 }
 
-/* Adds to dkernel. workspace: 18·channels. */
-EXPORT void depthwise_backward(const float *dy, const float *x, const float *kernel, float *dx, float *dkernel,
-                               float *workspace, Size n, Size height, Size width, Size channels, Size stride) {
-    Size input = height * width * channels, output = OUTPUTS(height) * OUTPUTS(width) * channels;
-    float *taps = workspace, *dtaps = workspace + 9 * channels;
-    taps_first(kernel, taps, channels);
-    memset(dtaps, 0, 9 * channels * sizeof(float));
-    for (Size i = 0; i < n; i++, dy += output, x += input, dx += input) {
-        gradient_of_inputs(dy, taps, dx, height, width, channels, stride);
-        add_gradient_of_taps(dy, x, dtaps, height, width, channels, stride);
-    }
+INLINE void add_taps_last(const float *restrict dtaps, float *restrict dkernel, Size channels) {
     for (Size c = 0; c < channels; c++)
         for (Size tap = 0; tap < 9; tap++) dkernel[c * 9 + tap] += dtaps[tap * channels + c];
 }
 
-/* patches: [n, outputs, 9, channels], zero where the window leaves the map. */
-EXPORT void patches(const float *x, float *patches, Size n, Size height, Size width, Size channels, Size stride) {
-    memset(patches, 0, n * OUTPUTS(height) * OUTPUTS(width) * 9 * channels * sizeof(float));
-    for (Size i = 0; i < n; i++, x += height * width * channels)
+/* workspace: 9·channels. */
+EXPORT void depthwise(const float *x, const float *kernel, float *y, float *workspace, Size n, Size height, Size width,
+                      Size channels, Size stride) {
+    taps_first(kernel, workspace, channels);
+    for (Size i = 0; i < n; i++)
+        filter(x + i * MAP_IN, workspace, y + i * MAP_OUT, height, width, channels, stride);
+}
+
+/* Adds to dkernel. workspace: 18·channels. */
+EXPORT void depthwise_backward(const float *dy, const float *x, const float *kernel, float *dx, float *dkernel,
+                               float *workspace, Size n, Size height, Size width, Size channels, Size stride) {
+    float *taps = workspace, *dtaps = workspace + 9 * channels;
+    taps_first(kernel, taps, channels);
+    memset(dtaps, 0, 9 * channels * sizeof(float));
+    for (Size i = 0; i < n; i++, dy += MAP_OUT, x += MAP_IN, dx += MAP_IN) {
+        gradient_of_inputs(dy, taps, dx, height, width, channels, stride);
+        add_gradient_of_taps(dy, x, dtaps, height, width, channels, stride);
+    }
+    add_taps_last(dtaps, dkernel, channels);
+}
+
+/* ---- GroupNorm, a depthwise convolution and GroupNorm again, picture by picture, so that maps stay in the cache ---- */
+
+/* between: what the convolution gives, which backward needs. workspace: one input map + 11·channels. */
+EXPORT void normed_depthwise(const float *x, const float *weight, const float *bias, const float *kernel,
+                             const float *next_weight, const float *next_bias, float *statistics, float *between,
+                             float *next_statistics, float *y, float *workspace, Size n, Size height, Size width,
+                             Size channels, Size stride, Size groups, double eps, float low, float high) {
+    float *normed = workspace, *taps = normed + MAP_IN, *rest = taps + 9 * channels;
+    taps_first(kernel, taps, channels);
+    for (Size i = 0; i < n; i++, x += MAP_IN, between += MAP_OUT, y += MAP_OUT) {
+        norm(x, weight, bias, normed, statistics + i * 2 * groups, rest, height * width, channels, groups, eps, low,
+             high);
+        filter(normed, taps, between, height, width, channels, stride);
+        norm(between, next_weight, next_bias, y, next_statistics + i * 2 * groups, rest, MAP_OUT / channels, channels,
+             groups, eps, low, high);
+    }
+}
+
+/* Uses dy's memory; adds to the parameters' gradients. workspace: one input map + 22·channels. */
+EXPORT void normed_depthwise_backward(float *dy, const float *x, const float *weight, const float *bias,
+                                      const float *kernel, const float *next_weight, const float *next_bias,
+                                      const float *statistics, const float *between, const float *next_statistics,
+                                      float *dx, float *dweight, float *dbias, float *dkernel, float *dnext_weight,
+                                      float *dnext_bias, float *workspace, Size n, Size height, Size width,
+                                      Size channels, Size stride, Size groups, float low, float high) {
+    float *normed = workspace, *taps = normed + MAP_IN, *dtaps = taps + 9 * channels, *rest = dtaps + 9 * channels;
+    taps_first(kernel, taps, channels);
+    memset(dtaps, 0, 9 * channels * sizeof(float));
+    for (Size i = 0; i < n; i++, dy += MAP_OUT, x += MAP_IN, between += MAP_OUT, dx += MAP_IN) {
+        norm_backward(dy, between, next_weight, next_bias, next_statistics + i * 2 * groups, dnext_weight, dnext_bias,
+                      rest, MAP_OUT / channels, channels, groups, low, high);
+        gradient_of_inputs(dy, taps, dx, height, width, channels, stride);
+        norm_again(x, weight, bias, normed, statistics + i * 2 * groups, rest, height * width, channels, groups, low,
+                   high);
+        add_gradient_of_taps(dy, normed, dtaps, height, width, channels, stride);
+        norm_backward(dx, x, weight, bias, statistics + i * 2 * groups, dweight, dbias, rest, height * width, channels,
+                      groups, low, high);
+    }
+    add_taps_last(dtaps, dkernel, channels);
+}
+
+/* ---- Windows of 3×3 side by side, so that a convolution is a product of matrices ---- */
+
+/* windows: [n, outputs, 9, channels], zero where the window leaves the map. */
+EXPORT void windows(const float *x, float *windows, Size n, Size height, Size width, Size channels, Size stride) {
+    memset(windows, 0, n * 9 * MAP_OUT * sizeof(float));
+    for (Size i = 0; i < n; i++, x += MAP_IN)
         FOR_EACH_OUTPUT {
-            FOR_EACH_TAP_INSIDE memcpy(patches + TAP, x + INPUT, channels * sizeof(float));
-            patches += 9 * channels;
+            FOR_EACH_TAP_INSIDE memcpy(windows + TAP, x + INPUT, channels * sizeof(float));
+            windows += 9 * channels;
         }
 }
 
-EXPORT void patches_backward(const float *dpatches, float *dx, Size n, Size height, Size width, Size channels,
+EXPORT void windows_backward(const float *dwindows, float *dx, Size n, Size height, Size width, Size channels,
                              Size stride) {
-    memset(dx, 0, n * height * width * channels * sizeof(float));
-    for (Size i = 0; i < n; i++, dx += height * width * channels)
+    memset(dx, 0, n * MAP_IN * sizeof(float));
+    for (Size i = 0; i < n; i++, dx += MAP_IN)
         FOR_EACH_OUTPUT {
-            FOR_EACH_TAP_INSIDE SIMD for (Size c = 0; c < channels; c++) dx[INPUT + c] += dpatches[TAP + c];
-            dpatches += 9 * channels;
+            FOR_EACH_TAP_INSIDE SIMD for (Size c = 0; c < channels; c++) dx[INPUT + c] += dwindows[TAP + c];
+            dwindows += 9 * channels;
         }
 }

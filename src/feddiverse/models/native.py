@@ -26,8 +26,10 @@ def _library() -> ctypes.CDLL | None:
         ("group_norm_backward", 8, 4, [c_float, c_float]),
         ("depthwise", 4, 5, []),
         ("depthwise_backward", 6, 5, []),
-        ("patches", 2, 5, []),
-        ("patches_backward", 2, 5, []),
+        ("normed_depthwise", 11, 6, [c_double, c_float, c_float]),
+        ("normed_depthwise_backward", 17, 6, [c_float, c_float]),
+        ("windows", 2, 5, []),
+        ("windows_backward", 2, 5, []),
     ):
         function = getattr(library, name)
         function.argtypes = [c_void_p] * pointers + [c_long] * sizes + floats
@@ -92,6 +94,45 @@ def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     return y
 
 
+def normed_depthwise(
+    x: Tensor,
+    norm: nn.GroupNorm,
+    conv: nn.Conv2d,
+    next_norm: nn.GroupNorm,
+    tape: Tape | None,
+    low: float = -math.inf,
+    high: float = math.inf,
+) -> Tensor:
+    """`group_norm`, `depthwise` and `group_norm`, picture by picture, so that maps stay in the cache between them.
+
+    The two norms have the same number of groups and the same epsilon.
+    """
+    assert _c is not None
+    sizes = (*x.shape, conv.stride[0], norm.num_groups)
+    between = x.new_empty(*_output_shape(x, conv), x.shape[3])
+    y = between if tape is None else torch.empty_like(between)
+    statistics, next_statistics = x.new_empty(2, len(x), norm.num_groups, 2)
+    workspace = x.new_empty(x[0].numel() + 22 * x.shape[3])
+    parameters = (norm.weight, norm.bias, conv.weight, next_norm.weight, next_norm.bias)
+    pointers = [parameter.data_ptr() for parameter in parameters]
+    _c.normed_depthwise(
+        x.data_ptr(), *pointers, statistics.data_ptr(), between.data_ptr(), next_statistics.data_ptr(), y.data_ptr(),
+        workspace.data_ptr(), *sizes, norm.eps, low, high,
+    )  # fmt: skip
+    if tape is not None:
+
+        def backward(dy: Tensor) -> Tensor:
+            dx, gradients = torch.empty_like(x), [gradient_of(parameter).data_ptr() for parameter in parameters]
+            _c.normed_depthwise_backward(
+                dy.data_ptr(), x.data_ptr(), *pointers, statistics.data_ptr(), between.data_ptr(),
+                next_statistics.data_ptr(), dx.data_ptr(), *gradients, workspace.data_ptr(), *sizes, low, high,
+            )  # fmt: skip
+            return dx
+
+        tape.append(backward)
+    return y
+
+
 def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     """A 3×3 convolution, padded by one, as a product of every window with one matrix."""
     assert _c is not None
@@ -99,7 +140,7 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     shape = _output_shape(x, conv)
     kernel = conv.weight.detach().permute(0, 2, 3, 1).flatten(1)  # [outputs, 9·channels]
     windows = x.new_empty(math.prod(shape), 9 * channels)
-    _c.patches(x.data_ptr(), windows.data_ptr(), *sizes)
+    _c.windows(x.data_ptr(), windows.data_ptr(), *sizes)
     if tape is not None:
         is_first = not tape  # nobody asks for the pictures' gradient
 
@@ -109,7 +150,7 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
             if is_first:
                 return dy
             dx, dwindows = torch.empty_like(x), rows.mm(kernel)
-            _c.patches_backward(dwindows.data_ptr(), dx.data_ptr(), *sizes)
+            _c.windows_backward(dwindows.data_ptr(), dx.data_ptr(), *sizes)
             return dx
 
         tape.append(backward)

@@ -58,23 +58,32 @@ def _norm(x: Tensor, unit: ConvNorm, tape: Tape | None) -> Tensor:
 
 
 def _block(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
-    branch: Tape = []
-    y = x
-    for unit in block.branch:
-        y = _unit(y, cast(ConvNorm, unit), None if tape is None else branch)
+    branch: Tape | None = None if tape is None else []
+    y = _branch(x, [cast(ConvNorm, unit) for unit in block.branch], branch)
     if not block.is_residual:
-        if tape is not None:
+        if tape is not None and branch is not None:
             tape.extend(branch)
         return y
     survivors = block.survivors(x)
     factor = None if survivors is None else survivors.view(-1, 1, 1, 1)
-    if tape is not None:
+    if tape is not None and branch is not None:
 
         def backward(dy: Tensor) -> Tensor:
             return rewind(branch, dy.clone() if factor is None else dy * factor).add_(dy)
 
         tape.append(backward)
     return y.add_(x) if factor is None else torch.addcmul(x, y, factor)
+
+
+def _branch(x: Tensor, units: list[ConvNorm], tape: Tape | None) -> Tensor:
+    if len(units) == 3 and native.usable_for(x):
+        widen, filter_, narrow = units
+        x = nhwc.pointwise(x, widen.conv, tape)
+        x = native.normed_depthwise(x, widen.norm, filter_.conv, filter_.norm, tape, 0.0, 6.0)
+        return _unit(x, narrow, tape)
+    for unit in units:
+        x = _unit(x, unit, tape)
+    return x
 
 
 def _average(x: Tensor, tape: Tape | None) -> Tensor:
