@@ -5,7 +5,7 @@ import pytest
 from synthetic_features import Clients, without_a_model
 
 from feddiverse.messages import FeatureMoments
-from feddiverse.server.scatter import Scatter, chance, find_directions
+from feddiverse.server.scatter import Scatter, _largest_eigenvalue, chance, find_directions
 
 DIFFERENT = np.array([[[45, 5], [5, 45]]] * 4 + [[[45, 45], [5, 5]]] * 4 + [[[30, 2], [30, 2]], [[2, 30], [2, 30]]])
 ALIKE = np.full((10, 2, 2), 25)
@@ -76,3 +76,10 @@ def test_dead_features_are_left_out() -> None:
 
 def test_nobody_answered() -> None:
     assert Scatter.of([], 2) is None
+
+
+@pytest.mark.parametrize("size", [1, 9, 10, 60])
+def test_the_largest_eigenvalue_is_numpys(size: int) -> None:
+    root = np.random.default_rng(size).standard_normal((size, size))
+    matrix = root + root.T
+    assert _largest_eigenvalue(matrix) == pytest.approx(np.linalg.eigvalsh(matrix)[-1], rel=1e-9)

@@ -9,6 +9,8 @@ from feddiverse.models import native, nhwc
 from feddiverse.models.mobilenet import ConvNorm, InvertedResidual, MobileNetV2
 from feddiverse.models.tape import Tape, gradient_of, play, rewind
 
+RELU6 = (0.0, 6.0)
+
 
 class FastMobileNetV2(MobileNetV2):
     """MobileNetV2 with the same weights, outputs and gradients, several times as fast on a CPU (see `tape.play`)."""
@@ -52,21 +54,18 @@ def _unit(x: Tensor, unit: ConvNorm, tape: Tape | None) -> Tensor:
 
 
 def _norm(x: Tensor, unit: ConvNorm, tape: Tape | None) -> Tensor:
-    relu6 = (0.0, 6.0) if unit.act else ()
     group_norm = native.group_norm if native.usable_for(x) else nhwc.group_norm
-    return group_norm(x, unit.norm, tape, *relu6)
+    return group_norm(x, unit.norm, tape, *(RELU6 if unit.act else ()))
 
 
 def _block(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
-    branch: Tape | None = None if tape is None else []
-    y = _branch(x, [cast(ConvNorm, unit) for unit in block.branch], branch)
     if not block.is_residual:
-        if tape is not None and branch is not None:
-            tape.extend(branch)
-        return y
+        return _branch(x, block, tape)
+    branch: Tape = []
+    y = _branch(x, block, None if tape is None else branch)
     survivors = block.survivors(x)
     factor = None if survivors is None else survivors.view(-1, 1, 1, 1)
-    if tape is not None and branch is not None:
+    if tape is not None:
 
         def backward(dy: Tensor) -> Tensor:
             return rewind(branch, dy.clone() if factor is None else dy * factor).add_(dy)
@@ -75,11 +74,12 @@ def _block(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
     return y.add_(x) if factor is None else torch.addcmul(x, y, factor)
 
 
-def _branch(x: Tensor, units: list[ConvNorm], tape: Tape | None) -> Tensor:
+def _branch(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
+    units = [cast(ConvNorm, unit) for unit in block.branch]
     if len(units) == 3 and native.usable_for(x):
         widen, filter_, narrow = units
         x = nhwc.pointwise(x, widen.conv, tape)
-        x = native.normed_depthwise(x, widen.norm, filter_.conv, filter_.norm, tape, 0.0, 6.0)
+        x = native.normed_depthwise(x, widen.norm, filter_.conv, filter_.norm, tape, *RELU6)
         return _unit(x, narrow, tape)
     for unit in units:
         x = _unit(x, unit, tape)

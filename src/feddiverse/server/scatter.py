@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from feddiverse import seeding
@@ -126,8 +127,16 @@ def chance(w: Floats, freedom: int, seed: int) -> float:
     for _ in range(NULL_DRAWS):
         root = spread[:, None] * _wishart_root(len(w), freedom, rng)
         null = root @ root.T - freedom * np.diag(spread**2)
-        largest = max(largest, float(scipy.linalg.eigvalsh(null, subset_by_index=[len(w) - 1] * 2)[0]))
+        largest = max(largest, _largest_eigenvalue(null))
     return largest
+
+
+def _largest_eigenvalue(matrix: Floats) -> float:
+    """By Lanczos' method from a fixed start: several times as fast as finding them all, and the same every time."""
+    if len(matrix) < 10:
+        return float(np.linalg.eigvalsh(matrix)[-1])
+    start = np.ones(len(matrix))
+    return float(scipy.sparse.linalg.eigsh(matrix, 1, which="LA", v0=start, tol=1e-9, return_eigenvectors=False)[0])
 
 
 def _wishart_root(d: int, freedom: int, rng: np.random.Generator) -> Floats:
