@@ -68,6 +68,12 @@ def test_imports_follow_the_plan(path: Path) -> None:
         assert not packages & {"flwr", "ray", "flwr_datasets"}
 
 
+@pytest.mark.parametrize("name", ["cnn", "mobilenet"])
+def test_a_plain_model_needs_nothing_but_torch(name: str) -> None:
+    """The benchmark's peers read these files in environments of their own, where we are not installed."""
+    assert not rooms_imported(SRC / "models" / f"{name}.py")
+
+
 def test_every_room_is_in_the_plan() -> None:
     assert {room_of(p) for p in files()} - GROUND - {"__init__"} <= set(MAY_IMPORT)
 

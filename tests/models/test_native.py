@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from feddiverse.models import ModelSpec, build, native
-from feddiverse.models.cnn import CNN, FastCNN
+from feddiverse.models.cnn import CNN
+from feddiverse.models.fast_cnn import FastCNN
+from feddiverse.models.fast_mobilenet import FastMobileNetV2
 from feddiverse.models.mobilenet import MobileNetV2
 from feddiverse.models.tape import rewind
-from feddiverse.models.trunk import FastMobileNetV2
 
 pytestmark = pytest.mark.skipif(not native.AVAILABLE, reason="no C compiler was here when the package was installed")
 

@@ -38,12 +38,13 @@ def initial_theta(spec: ModelSpec, seed: int, checkpoint: Path | None = None) ->
 
 def _module(spec: ModelSpec) -> nn.Module:
     if spec.name == "cnn":
-        from feddiverse.models.cnn import CNN, FastCNN
+        from feddiverse.models.cnn import CNN
+        from feddiverse.models.fast_cnn import FastCNN
 
         return FastCNN(spec.num_classes) if spec.fast else CNN(spec.num_classes)
     if spec.name == "mobilenet":
+        from feddiverse.models.fast_mobilenet import FastMobileNetV2
         from feddiverse.models.mobilenet import MobileNetV2
-        from feddiverse.models.trunk import FastMobileNetV2
 
         return FastMobileNetV2(spec.num_classes) if spec.fast else MobileNetV2(spec.num_classes)
     from feddiverse.models import custom

@@ -1,14 +1,9 @@
 """A small GroupNorm CNN that learns digits from scratch: the default model, and the tests'."""
 
 from itertools import pairwise
-from typing import cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-from feddiverse.models import native
-from feddiverse.models.tape import Tape, play
 
 GROUPS = 8
 WIDTHS = (32, 64, 112)
@@ -46,23 +41,3 @@ class CNN(nn.Module):
 def _layer(inputs: int, outputs: int) -> nn.Sequential:
     conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
     return nn.Sequential(conv, nn.GroupNorm(GROUPS, outputs), nn.ReLU(inplace=True))
-
-
-class FastCNN(CNN):
-    """The CNN with the same weights, outputs and gradients, by the layers written in C (see `tape.play`)."""
-
-    input_layout = torch.channels_last
-
-    def maps(self, x: Tensor) -> Tensor:
-        if not native.usable_for(x):
-            return super().maps(x)
-        return play(_run, self, x.permute(0, 2, 3, 1).contiguous()).permute(0, 3, 1, 2)
-
-
-def _run(model: CNN, x: Tensor, tape: Tape | None) -> Tensor:
-    for layer in model.layers:
-        conv, norm, _ = cast(nn.Sequential, layer)
-        x = native.group_norm(native.convolution(x, cast(nn.Conv2d, conv), tape), cast(nn.GroupNorm, norm), tape, 0.0)
-    if tape is not None:
-        tape.append(lambda dy: dy.clone(memory_format=torch.contiguous_format))
-    return x
