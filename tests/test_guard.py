@@ -92,7 +92,7 @@ HEAVY = {"torch", "matplotlib", "scipy", "sklearn", "pandas", "mlxtend", "flwr",
 
 
 @pytest.mark.parametrize(
-    ("command", "most"), [(["--help"], 600), (["measure", "spawrious-gsc"], 800), (["federations"], 800)]
+    ("command", "most"), [(["--help"], 300), (["measure", "spawrious-gsc"], 800), (["federations"], 800)]
 )
 def test_light_commands_import_nothing_heavy(command: list[str], most: int) -> None:
     program = (

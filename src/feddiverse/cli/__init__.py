@@ -4,15 +4,19 @@ import os
 import sys
 
 import typer
+import typer.core
 
 from feddiverse.cli import estimate, federations, fetch, measure, overhead, report, run, study
 from feddiverse.errors import RunError, UserError
 
+# Plain help: drawing boxes takes twice as long as all the rest of `--help`.
+typer.core.HAS_RICH = False
 app = typer.Typer(
     name="feddiverse",
     help="Measure how skewed a federation is, and select clients that complement each other.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 for command in (
     federations.federations,
