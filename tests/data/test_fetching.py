@@ -204,6 +204,32 @@ def test_many_at_once(home: Path, tmp_path: Path) -> None:
     assert files_in(home) == MNIST_KEPT
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux swaps folders in one step")
+def test_a_replaced_folder_is_never_missing(home: Path) -> None:
+    target, done, missed = home / "thing", threading.Event(), []
+
+    def look() -> None:
+        while not done.is_set():
+            if target.exists() and not (target / "file").exists():
+                missed.append("empty")
+            if replaced and not target.exists():
+                missed.append("absent")
+
+    replaced: list[int] = []
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    for number in range(300):
+        with cache.partial() as scratch:
+            (scratch / "new").mkdir()
+            (scratch / "new" / "file").write_text(str(number))
+            cache.publish(scratch / "new", target)
+        replaced.append(number)
+    done.set()
+    watcher.join()
+    assert missed == []
+    assert (target / "file").read_text() == "299"
+
+
 def test_an_unwritable_cache_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEDDIVERSE_HOME", str(tmp_path / "file" / "home"))
