@@ -10,7 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-RUN_FILES = ("config.toml", "environment.json", "federation.json", "rounds.jsonl", "triplets.json", "result.json")
+from feddiverse.experiment.study import copy_run
+
 TABLES = ("*.md", "*.csv")
 
 
@@ -37,11 +38,7 @@ def keep(study: Path, results: Path, *, brief: bool = False) -> None:
         return
     shutil.copy(study / "study.json", results)
     for run in done:
-        target = results / "runs" / run.name
-        target.mkdir(parents=True, exist_ok=True)
-        for name in RUN_FILES:
-            if (run / name).exists():
-                shutil.copy(run / name, target)
+        copy_run(run, results / "runs" / run.name)
 
 
 def _numbers(run: Path) -> dict[str, Any]:

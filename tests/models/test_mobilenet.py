@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from feddiverse.models import ModelSpec, build
 from feddiverse.models.fast_mobilenet import FastMobileNetV2
 from feddiverse.models.mobilenet import MobileNetV2
 
@@ -88,11 +87,3 @@ def test_stochastic_depth_rises_and_keeps_the_mean():
     torch.testing.assert_close(values, torch.tensor([0.0, 1 / (1 - model.blocks[15].drop)]))
     assert abs(survivors.mean().item() - 1) < 0.01
     assert model.eval().blocks[15].survivors(torch.empty(3)) is None
-
-
-def test_spec_chooses_the_path():
-    spec = ModelSpec("mobilenet", 2, (3, 28, 28), (0.5,) * 3, (0.5,) * 3)
-    assert isinstance(build(spec).module, FastMobileNetV2)
-    plain = build(ModelSpec("mobilenet", 2, (3, 28, 28), (0.5,) * 3, (0.5,) * 3, fast=False)).module
-    assert type(plain) is MobileNetV2
-    assert plain.features(torch.randn(2, 3, 28, 28)).shape == (2, 1280)

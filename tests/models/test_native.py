@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from feddiverse.models.fast_mobilenet import FastMobileNetV2
 from feddiverse.models.mobilenet import MobileNetV2
 from feddiverse.models.tape import rewind
 
-pytestmark = pytest.mark.skipif(not native.AVAILABLE, reason="no C compiler was here when the package was installed")
+in_c = pytest.mark.skipif(not native.AVAILABLE, reason="no C compiler was here when the package was installed")
 
 maps = st.builds(
     lambda n, height, width, channels, seed: torch.randn(
@@ -55,6 +56,7 @@ def compare(layer: Callable, module: nn.Module, reference: Callable, x: Tensor) 
     check(layer(x.clone(), module, None), their_y.detach().permute(0, 2, 3, 1))
 
 
+@in_c
 @given(maps, st.sampled_from([1, 2, 3]))
 @settings(deadline=None, max_examples=60, derandomize=True)
 def test_depthwise(x, stride):
@@ -63,6 +65,7 @@ def test_depthwise(x, stride):
     compare(native.depthwise, conv, lambda x, w: functional.conv2d(x, w, None, stride, 1, 1, channels), x)
 
 
+@in_c
 @given(maps, st.sampled_from([1, 2, 3]))
 @settings(deadline=None, max_examples=60, derandomize=True)
 def test_convolution(x, stride):
@@ -70,6 +73,7 @@ def test_convolution(x, stride):
     compare(native.convolution, conv, lambda x, w: functional.conv2d(x, w, None, stride, 1), x)
 
 
+@in_c
 @given(maps, st.booleans(), st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 0.7)]))
 @settings(deadline=None, max_examples=60, derandomize=True)
 def test_group_norm(x, one_group, ends):
@@ -84,6 +88,7 @@ def test_group_norm(x, one_group, ends):
     compare(lambda x, norm, tape: native.group_norm(x, norm, tape, *ends), norm, reference, x)
 
 
+@in_c
 @given(maps, st.sampled_from([1, 2, 3]))
 @settings(deadline=None, max_examples=60, derandomize=True)
 def test_normed_depthwise(x, stride):
@@ -110,12 +115,14 @@ def test_normed_depthwise(x, stride):
     compare(layer, module, reference, x)
 
 
+@in_c
 def test_group_norm_of_equal_numbers_far_from_zero_is_finite():
     """E[x²] − E[x]² may come out below zero."""
     y = native.group_norm(torch.full((1, 5, 5, 8), 1234.567), nn.GroupNorm(2, 8, eps=1e-6), None)
     assert torch.isfinite(y).all()
 
 
+@in_c
 def test_nan_goes_through():
     """A client whose loss is no number has to notice."""
     x = torch.full((1, 2, 2, 8), math.nan)
@@ -144,13 +151,19 @@ def test_without_the_library_pytorchs_operations_do_it(plain, fast, monkeypatch)
     torch.manual_seed(0)
     plain, fast = plain(2), fast(2)
     fast.load_state_dict(plain.state_dict())
-    x = torch.randn(4, 3, 28, 28)
+    x, y = torch.randn(4, 3, 28, 28), torch.tensor([0, 1, 0, 1])
+    for model in (plain, fast):
+        torch.manual_seed(1)  # the same dropout and stochastic depth
+        functional.cross_entropy(model.train()(x), y).backward()
     torch.testing.assert_close(fast.eval()(x), plain.eval()(x), rtol=1e-3, atol=1e-4)
-    functional.cross_entropy(fast.train()(x), torch.tensor([0, 1, 0, 1])).backward()
-    assert all(p.grad.isfinite().all() for p in fast.parameters())
+    ours, theirs = (torch.cat([p.grad.flatten() for p in m.parameters()]) for m in (fast, plain))
+    assert (ours - theirs).norm() < 0.01 * theirs.norm()  # a ReLU6 may fall on the other side of its corner
 
 
-@pytest.mark.parametrize("name", ["cnn", "mobilenet"])
-def test_the_spec_chooses(name):
+@pytest.mark.parametrize(
+    ("name", "fast", "plain"), [("cnn", FastCNN, CNN), ("mobilenet", FastMobileNetV2, MobileNetV2)]
+)
+def test_the_spec_chooses(name, fast, plain):
     spec = ModelSpec(name, 2, (3, 28, 28), (0.5,) * 3, (0.5,) * 3)
-    assert isinstance(build(spec).module, FastCNN | FastMobileNetV2)
+    assert type(build(spec).module) is fast
+    assert type(build(replace(spec, fast=False)).module) is plain

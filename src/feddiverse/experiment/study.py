@@ -161,13 +161,13 @@ class StudyDirectory:
             for result in sorted(folder.glob("runs/*/result.json")):
                 with contextlib.suppress(UserError):
                     if read_config(result.parent) == config:
-                        _copy(result.parent, self.run_path(run))
+                        copy_run(result.parent, self.run_path(run))
                         return True
         return False
 
 
-def _copy(source: Path, target: Path) -> None:
-    """All but the checkpoint, the result last: a copy that is interrupted does not look finished."""
+def copy_run(source: Path, target: Path) -> None:
+    """A finished run without its checkpoint, the result last: a copy that is interrupted does not look finished."""
     with files.telling(target):
         shutil.copytree(source, target, dirs_exist_ok=True,
                         ignore=shutil.ignore_patterns("checkpoint*", ".lock", "result.json"))  # fmt: skip
