@@ -9,13 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from feddiverse.models import ModelSpec, build, native
 from feddiverse.models.cnn import CNN
 from feddiverse.models.fast_cnn import FastCNN
 from feddiverse.models.fast_mobilenet import FastMobileNetV2
-from feddiverse.models.mobilenet import MobileNetV2
+from feddiverse.models.mobilenet import InvertedResidual, MobileNetV2
 from feddiverse.models.tape import rewind
 
 in_c = pytest.mark.skipif(not native.AVAILABLE, reason="no C compiler was here when the package was installed")
@@ -89,30 +90,34 @@ def test_group_norm(x, one_group, ends):
 
 
 @in_c
-@given(maps, st.sampled_from([1, 2, 3]))
+@pytest.mark.skipif(native.SGEMM is None, reason="this build of PyTorch hides its product of matrices")
+@given(
+    st.integers(1, 5),
+    st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    st.sampled_from([(16, 16, 1), (16, 24, 1), (16, 24, 2), (24, 24, 2)]),  # inputs, outputs, stride
+    st.booleans(),
+    st.sampled_from([1, 3_000, 100_000]),  # one picture at a time, several, all
+    st.integers(0, 2**31 - 1),
+)
 @settings(deadline=None, max_examples=60, derandomize=True)
-def test_normed_depthwise(x, stride):
-    channels = x.shape[3]
-    module = nn.ModuleList(
-        [
-            nn.GroupNorm(1, channels, eps=0.1),
-            nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False),
-            nn.GroupNorm(1, channels, eps=0.1),
-        ]
-    )
-    for parameter in module.parameters():
+def test_inverted_residual(n, sides, sizes, drops, floats_together, seed):
+    inputs, outputs, stride = sizes
+    torch.manual_seed(seed)
+    block = InvertedResidual(inputs, outputs, stride=stride, expansion=6, drop=0.5)
+    for norm in (module for module in block.modules() if isinstance(module, nn.GroupNorm)):
+        norm.eps = 0.1  # two numbers may lie as close as they like
+    for parameter in block.parameters():
         nn.init.normal_(parameter)
+    factors = torch.randint(3, (n,)).float() if drops and block.is_residual else None
+    block.survivors = lambda x: factors if factors is None else factors.to(x.dtype)
+    names = [name for name, _ in block.named_parameters()]
 
-    def layer(x: Tensor, module: nn.ModuleList, tape: list | None) -> Tensor:
-        norm, conv, next_norm = module
-        return native.normed_depthwise(x, norm, conv, next_norm, tape, 0.0, 6.0)
+    def reference(x: Tensor, *parameters: Tensor) -> Tensor:
+        return functional_call(block, dict(zip(names, parameters, strict=True)), x)
 
-    def reference(x: Tensor, weight: Tensor, bias: Tensor, kernel: Tensor, *next_: Tensor) -> Tensor:
-        x = functional.group_norm(x, 1, weight, bias, 0.1).clamp(0, 6)
-        x = functional.conv2d(x, kernel, None, stride, 1, 1, channels)
-        return functional.group_norm(x, 1, *next_, 0.1).clamp(0, 6)
-
-    compare(layer, module, reference, x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "FLOATS_TOGETHER", floats_together)
+        compare(native.inverted_residual, block, reference, torch.randn(n, *sides, inputs))
 
 
 @in_c
@@ -144,10 +149,11 @@ def test_the_small_cnn_is_the_plain_one(side):
         torch.testing.assert_close(fast(x), plain(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("missing", [{"AVAILABLE": False, "_c": None}, {"SGEMM": None}])
 @pytest.mark.parametrize(("plain", "fast"), [(CNN, FastCNN), (MobileNetV2, FastMobileNetV2)])
-def test_without_the_library_pytorchs_operations_do_it(plain, fast, monkeypatch):
-    monkeypatch.setattr(native, "AVAILABLE", False)
-    monkeypatch.setattr(native, "_c", None)
+def test_without_the_libraries_pytorchs_operations_do_it(plain, fast, missing, monkeypatch):
+    for name, value in missing.items():
+        monkeypatch.setattr(native, name, value)
     torch.manual_seed(0)
     plain, fast = plain(2), fast(2)
     fast.load_state_dict(plain.state_dict())

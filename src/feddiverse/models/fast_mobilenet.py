@@ -59,6 +59,8 @@ def _norm(x: Tensor, unit: ConvNorm, tape: Tape | None) -> Tensor:
 
 
 def _block(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
+    if len(block.branch) == 3 and native.SGEMM and native.usable_for(x):
+        return native.inverted_residual(x, block, tape)
     if not block.is_residual:
         return _branch(x, block, tape)
     branch: Tape = []
@@ -75,14 +77,8 @@ def _block(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
 
 
 def _branch(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
-    units = [cast(ConvNorm, unit) for unit in block.branch]
-    if len(units) == 3 and native.usable_for(x):
-        widen, filter_, narrow = units
-        x = nhwc.pointwise(x, widen.conv, tape)
-        x = native.normed_depthwise(x, widen.norm, filter_.conv, filter_.norm, tape, *RELU6)
-        return _unit(x, narrow, tape)
-    for unit in units:
-        x = _unit(x, unit, tape)
+    for unit in block.branch:
+        x = _unit(x, cast(ConvNorm, unit), tape)
     return x
 
 

@@ -10,8 +10,9 @@
 #include <string.h>
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-/* One copy for processors with AVX2, one for the others; chosen when the library is loaded. */
-#define EXPORT __attribute__((target_clones("arch=haswell", "default")))
+/* One copy for processors that multiply and add eight numbers at once, one for the others; chosen when the library is
+   loaded, by what the processor can do: `arch=haswell` would ask for its maker too, and leave out AMD's. */
+#define EXPORT __attribute__((target_clones("fma", "default")))
 #else
 #define EXPORT
 #endif
@@ -294,45 +295,124 @@ EXPORT void depthwise_backward(const float *dy, const float *x, const float *ker
     add_taps_last(dtaps, dkernel, channels);
 }
 
-/* ---- GroupNorm, a depthwise convolution and GroupNorm again, picture by picture, so that maps stay in the cache ---- */
+/* ---- MobileNetV2's inverted residual: widen, filter, narrow, add the input ---- */
 
-/* between: what the convolution gives, which backward needs. workspace: one input map + 11·channels. */
-EXPORT void normed_depthwise(const float *x, const float *weight, const float *bias, const float *kernel,
-                             const float *next_weight, const float *next_bias, float *statistics, float *between,
-                             float *next_statistics, float *y, float *workspace, Size n, Size height, Size width,
-                             Size channels, Size stride, Size groups, double eps, float low, float high) {
-    float *normed = workspace, *taps = normed + MAP_IN, *rest = taps + 9 * channels;
-    taps_first(kernel, taps, channels);
-    for (Size i = 0; i < n; i++, x += MAP_IN, between += MAP_OUT, y += MAP_OUT) {
-        norm(x, weight, bias, normed, statistics + i * 2 * groups, rest, height * width, channels, groups, eps, low,
-             high);
-        filter(normed, taps, between, height, width, channels, stride);
-        norm(between, next_weight, next_bias, y, next_statistics + i * 2 * groups, rest, MAP_OUT / channels, channels,
-             groups, eps, low, high);
+/* BLAS's own, as Fortran calls it. */
+typedef void Sgemm(const char *, const char *, const int *, const int *, const int *, const float *, const float *,
+                   const int *, const float *, const int *, const float *, float *, const int *);
+
+enum { AS_IT_IS = 'N', TRANSPOSED = 'T' };
+
+/* c = a·b + beta·c for matrices that lie row by row, [rows, inner]·[inner, columns], or transposed. */
+INLINE void product(Sgemm *sgemm, const float *a, char a_lies, const float *b, char b_lies, float *c, Size rows,
+                    Size inner, Size columns, float beta) {
+    int m = (int)columns, n = (int)rows, k = (int)inner; /* Fortran reads rows as columns: it computes cᵀ = bᵀ·aᵀ */
+    int b_step = b_lies == AS_IT_IS ? m : k, a_step = a_lies == AS_IT_IS ? k : n;
+    float one = 1;
+    sgemm(&b_lies, &a_lies, &m, &n, &k, &one, b, &b_step, a, &a_step, &beta, c, &m);
+}
+
+typedef struct {
+    float *widen, *widened_weight, *widened_bias; /* [hidden, inputs], and GroupNorm's */
+    float *kernel, *filtered_weight, *filtered_bias;
+    float *narrow, *narrowed_weight, *narrowed_bias; /* [outputs, hidden], and GroupNorm's */
+} Parameters; /* or their gradients */
+
+typedef struct {
+    float *widened, *filtered, *narrowed;                                  /* before their GroupNorms */
+    float *widened_statistics, *filtered_statistics, *narrowed_statistics; /* [n, groups, 2] each */
+} Maps;                                                                    /* what backward needs */
+
+typedef struct {
+    Size n, height, width, inputs, hidden, outputs, stride, groups;
+    Size together; /* so many pictures at once, that their maps stay in the cache from one layer to the next */
+} Shape;
+
+#define SHAPE                                                                                                          \
+    Size height = shape->height, width = shape->width, stride = shape->stride, groups = shape->groups;                 \
+    Size inputs = shape->inputs, channels = shape->hidden, outputs = shape->outputs;                                   \
+    Size in = height * width, out = OUTPUTS(height) * OUTPUTS(width);
+#define FOR_EACH_CHUNK                                                                                                 \
+    for (Size i = 0, some; some = SMALLER(shape->together, shape->n - i), some > 0; i += some)
+#define STATISTICS(name) (maps->name##_statistics + (i + j) * 2 * groups)
+
+/* y = narrow(filter(widen(x))), each with its GroupNorm, the first two with ReLU6; as a residual y = x + factors·that.
+   factors: [n], or NULL for ones. With `keep` the maps are those of all n pictures, else of `together`.
+   workspace: together·out·hidden + in·hidden + 9·hidden + 2·max(hidden, outputs). */
+EXPORT void inverted_residual(Sgemm *sgemm, const Shape *shape, const Parameters *p, const Maps *maps, const float *x,
+                              const float *factors, float *y, float *workspace, double eps, int is_residual, int keep) {
+    SHAPE
+    float *active = workspace, *normed = active + shape->together * out * channels, *taps = normed + in * channels;
+    float *rest = taps + 9 * channels;
+    taps_first(p->kernel, taps, channels);
+    FOR_EACH_CHUNK {
+        Size kept = keep ? i : 0;
+        float *widened = maps->widened + kept * in * channels, *filtered = maps->filtered + kept * out * channels;
+        float *narrowed = maps->narrowed + kept * out * outputs;
+        product(sgemm, x + i * in * inputs, AS_IT_IS, p->widen, TRANSPOSED, widened, some * in, inputs, channels, 0);
+        for (Size j = 0; j < some; j++) {
+            norm(widened + j * in * channels, p->widened_weight, p->widened_bias, normed, STATISTICS(widened), rest, in,
+                 channels, groups, eps, 0, 6);
+            filter(normed, taps, filtered + j * out * channels, height, width, channels, stride);
+            norm(filtered + j * out * channels, p->filtered_weight, p->filtered_bias, active + j * out * channels,
+                 STATISTICS(filtered), rest, out, channels, groups, eps, 0, 6);
+        }
+        product(sgemm, active, AS_IT_IS, p->narrow, TRANSPOSED, narrowed, some * out, channels, outputs, 0);
+        for (Size j = 0, map = out * outputs; j < some; j++) {
+            float *to = y + (i + j) * map, factor = factors ? factors[i + j] : 1;
+            const float *from = x + (i + j) * map;
+            norm(narrowed + j * map, p->narrowed_weight, p->narrowed_bias, to, STATISTICS(narrowed), rest, out, outputs,
+                 groups, eps, -INFINITY, INFINITY);
+            if (is_residual) SIMD for (Size c = 0; c < map; c++) to[c] = from[c] + factor * to[c];
+        }
     }
 }
 
-/* Uses dy's memory; adds to the parameters' gradients. workspace: one input map + 22·channels. */
-EXPORT void normed_depthwise_backward(float *dy, const float *x, const float *weight, const float *bias,
-                                      const float *kernel, const float *next_weight, const float *next_bias,
-                                      const float *statistics, const float *between, const float *next_statistics,
-                                      float *dx, float *dweight, float *dbias, float *dkernel, float *dnext_weight,
-                                      float *dnext_bias, float *workspace, Size n, Size height, Size width,
-                                      Size channels, Size stride, Size groups, float low, float high) {
-    float *normed = workspace, *taps = normed + MAP_IN, *dtaps = taps + 9 * channels, *rest = dtaps + 9 * channels;
-    taps_first(kernel, taps, channels);
+/* Adds to the parameters' gradients. dx may be dy itself, and has to be for a residual.
+   workspace: together·(out·(outputs + 2·hidden) + in·hidden) + in·hidden + 18·hidden + 4·max(hidden, outputs). */
+EXPORT void inverted_residual_backward(Sgemm *sgemm, const Shape *shape, const Parameters *p, const Parameters *d,
+                                       const Maps *maps, const float *x, const float *factors, const float *dy,
+                                       float *dx, float *workspace, int is_residual) {
+    SHAPE
+    Size together = shape->together;
+    float *dnarrowed = workspace, *active = dnarrowed + together * out * outputs;
+    float *dfiltered = active + together * out * channels, *dwidened = dfiltered + together * out * channels;
+    float *normed = dwidened + together * in * channels, *taps = normed + in * channels;
+    float *dtaps = taps + 9 * channels, *rest = dtaps + 9 * channels;
+    taps_first(p->kernel, taps, channels);
     memset(dtaps, 0, 9 * channels * sizeof(float));
-    for (Size i = 0; i < n; i++, dy += MAP_OUT, x += MAP_IN, between += MAP_OUT, dx += MAP_IN) {
-        norm_backward(dy, between, next_weight, next_bias, next_statistics + i * 2 * groups, dnext_weight, dnext_bias,
-                      rest, MAP_OUT / channels, channels, groups, low, high);
-        gradient_of_inputs(dy, taps, dx, height, width, channels, stride);
-        norm_again(x, weight, bias, normed, statistics + i * 2 * groups, rest, height * width, channels, groups, low,
-                   high);
-        add_gradient_of_taps(dy, normed, dtaps, height, width, channels, stride);
-        norm_backward(dx, x, weight, bias, statistics + i * 2 * groups, dweight, dbias, rest, height * width, channels,
-                      groups, low, high);
+    FOR_EACH_CHUNK {
+        for (Size j = 0, map = out * outputs; j < some; j++) {
+            const float *from = dy + (i + j) * map;
+            float *to = dnarrowed + j * map, factor = factors ? factors[i + j] : 1;
+            const float *filtered = maps->filtered + (i + j) * out * channels;
+            SIMD for (Size c = 0; c < map; c++) to[c] = factor * from[c];
+            norm_backward(to, maps->narrowed + (i + j) * map, p->narrowed_weight, p->narrowed_bias,
+                          STATISTICS(narrowed), d->narrowed_weight, d->narrowed_bias, rest, out, outputs, groups,
+                          -INFINITY, INFINITY);
+            norm_again(filtered, p->filtered_weight, p->filtered_bias, active + j * out * channels,
+                       STATISTICS(filtered), rest, out, channels, groups, 0, 6);
+        }
+        product(sgemm, dnarrowed, TRANSPOSED, active, AS_IT_IS, d->narrow, outputs, some * out, channels, 1);
+        product(sgemm, dnarrowed, AS_IT_IS, p->narrow, AS_IT_IS, dfiltered, some * out, outputs, channels, 0);
+        for (Size j = 0; j < some; j++) {
+            const float *widened = maps->widened + (i + j) * in * channels;
+            float *of_outputs = dfiltered + j * out * channels, *of_inputs = dwidened + j * in * channels;
+            norm_backward(of_outputs, maps->filtered + (i + j) * out * channels, p->filtered_weight, p->filtered_bias,
+                          STATISTICS(filtered), d->filtered_weight, d->filtered_bias, rest, out, channels, groups, 0,
+                          6);
+            gradient_of_inputs(of_outputs, taps, of_inputs, height, width, channels, stride);
+            norm_again(widened, p->widened_weight, p->widened_bias, normed, STATISTICS(widened), rest, in, channels,
+                       groups, 0, 6);
+            add_gradient_of_taps(of_outputs, normed, dtaps, height, width, channels, stride);
+            norm_backward(of_inputs, widened, p->widened_weight, p->widened_bias, STATISTICS(widened),
+                          d->widened_weight, d->widened_bias, rest, in, channels, groups, 0, 6);
+        }
+        product(sgemm, dwidened, TRANSPOSED, x + i * in * inputs, AS_IT_IS, d->widen, channels, some * in, inputs, 1);
+        product(sgemm, dwidened, AS_IT_IS, p->widen, AS_IT_IS, dx + i * in * inputs, some * in, channels, inputs,
+                is_residual ? 1 : 0);
     }
-    add_taps_last(dtaps, dkernel, channels);
+    add_taps_last(dtaps, d->kernel, channels);
 }
 
 /* ---- Windows of 3×3 side by side, so that a convolution is a product of matrices ---- */

@@ -8,11 +8,15 @@ and the models take PyTorch's own operations instead: the same numbers within ro
 import ctypes
 import importlib.util
 import math
-from ctypes import c_double, c_float, c_long, c_void_p
+from collections.abc import Sequence
+from ctypes import c_double, c_float, c_int, c_long, c_void_p
+from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from feddiverse.models.mobilenet import ConvNorm, InvertedResidual
 from feddiverse.models.tape import Tape, gradient_of
 
 
@@ -21,24 +25,35 @@ def _library() -> ctypes.CDLL | None:
     if found is None or found.origin is None:
         return None
     library = ctypes.CDLL(found.origin)
-    for name, pointers, sizes, floats in (
+    for name, pointers, sizes, others in (
         ("group_norm", 6, 4, [c_double, c_float, c_float]),
         ("group_norm_backward", 8, 4, [c_float, c_float]),
         ("depthwise", 4, 5, []),
         ("depthwise_backward", 6, 5, []),
-        ("normed_depthwise", 11, 6, [c_double, c_float, c_float]),
-        ("normed_depthwise_backward", 17, 6, [c_float, c_float]),
+        ("inverted_residual", 8, 0, [c_double, c_int, c_int]),
+        ("inverted_residual_backward", 10, 0, [c_int]),
         ("windows", 2, 5, []),
         ("windows_backward", 2, 5, []),
     ):
         function = getattr(library, name)
-        function.argtypes = [c_void_p] * pointers + [c_long] * sizes + floats
+        function.argtypes = [c_void_p] * pointers + [c_long] * sizes + others
         function.restype = None
     return library
 
 
+def _sgemm() -> int | None:
+    """Where the product of matrices starts that PyTorch was built with, for C to call; not every build shows it."""
+    try:
+        torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return ctypes.cast(torch_library.sgemm_, c_void_p).value
+    except (OSError, AttributeError):
+        return None
+
+
 _c = _library()
 AVAILABLE = _c is not None
+SGEMM = _sgemm()
+FLOATS_TOGETHER = 65_536  # of the widest map: a quarter of a megabyte, half of a core's own cache
 
 
 def usable_for(x: Tensor) -> bool:
@@ -94,38 +109,38 @@ def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     return y
 
 
-def normed_depthwise(
-    x: Tensor,
-    norm: nn.GroupNorm,
-    conv: nn.Conv2d,
-    next_norm: nn.GroupNorm,
-    tape: Tape | None,
-    low: float = -math.inf,
-    high: float = math.inf,
-) -> Tensor:
-    """`group_norm`, `depthwise` and `group_norm`, picture by picture, so that maps stay in the cache between them.
-
-    The two norms have the same number of groups and the same epsilon.
-    """
+def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
+    """A block of MobileNetV2 that widens, a few pictures at a time, so that their maps stay in the cache."""
     assert _c is not None
-    sizes = (*x.shape, conv.stride[0], norm.num_groups)
-    between = x.new_empty(*_output_shape(x, conv), x.shape[3])
-    y = between if tape is None else torch.empty_like(between)
-    statistics, next_statistics = x.new_empty(2, len(x), norm.num_groups, 2)
-    workspace = x.new_empty(x[0].numel() + 22 * x.shape[3])
-    parameters = (norm.weight, norm.bias, conv.weight, next_norm.weight, next_norm.bias)
-    pointers = [parameter.data_ptr() for parameter in parameters]
-    _c.normed_depthwise(
-        x.data_ptr(), *pointers, statistics.data_ptr(), between.data_ptr(), next_statistics.data_ptr(), y.data_ptr(),
-        workspace.data_ptr(), *sizes, norm.eps, low, high,
+    _, filter_, narrow = units = [cast(ConvNorm, unit) for unit in block.branch]
+    n, height, width, inputs = x.shape
+    _, *out_sides = _output_shape(x, filter_.conv)
+    hidden, outputs, groups = filter_.conv.out_channels, narrow.conv.out_channels, narrow.norm.num_groups
+    wide_in, wide_out, map_out = height * width * hidden, math.prod(out_sides) * hidden, math.prod(out_sides) * outputs
+    together = min(n, max(1, FLOATS_TOGETHER // wide_in))
+    shape = (c_long * 9)(n, height, width, inputs, hidden, outputs, filter_.conv.stride[0], groups, together)
+    parameters = [p for unit in units for p in (unit.conv.weight, unit.norm.weight, unit.norm.bias)]
+    weights, survivors = _pointers(parameters), block.survivors(x)
+
+    kept = together if tape is None else n
+    maps = [x.new_empty(kept * size) for size in (wide_in, wide_out, map_out)] + [*x.new_empty(3, n, groups, 2)]
+    y = x.new_empty(n, *out_sides, outputs)
+    workspace = x.new_empty(together * wide_out + wide_in + 9 * hidden + 2 * max(hidden, outputs))
+    _c.inverted_residual(
+        SGEMM, shape, weights, _pointers(maps), x.data_ptr(), _pointer(survivors), y.data_ptr(), workspace.data_ptr(),
+        narrow.norm.eps, block.is_residual, tape is not None,
     )  # fmt: skip
     if tape is not None:
 
         def backward(dy: Tensor) -> Tensor:
-            dx, gradients = torch.empty_like(x), [gradient_of(parameter).data_ptr() for parameter in parameters]
-            _c.normed_depthwise_backward(
-                dy.data_ptr(), x.data_ptr(), *pointers, statistics.data_ptr(), between.data_ptr(),
-                next_statistics.data_ptr(), dx.data_ptr(), *gradients, workspace.data_ptr(), *sizes, low, high,
+            dx = dy if block.is_residual else torch.empty_like(x)
+            gradients = _pointers([gradient_of(parameter) for parameter in parameters])
+            workspace = x.new_empty(
+                together * (map_out + 2 * wide_out + wide_in) + wide_in + 18 * hidden + 4 * max(hidden, outputs)
+            )
+            _c.inverted_residual_backward(
+                SGEMM, shape, weights, gradients, _pointers(maps), x.data_ptr(), _pointer(survivors), dy.data_ptr(),
+                dx.data_ptr(), workspace.data_ptr(), block.is_residual,
             )  # fmt: skip
             return dx
 
@@ -155,6 +170,15 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
 
         tape.append(backward)
     return windows.mm(kernel.t()).view(*shape, -1)
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[c_void_p]:
+    """Where each lies, as a struct of pointers in C has it."""
+    return (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
 
 def _output_shape(x: Tensor, conv: nn.Conv2d) -> tuple[int, int, int]:
