@@ -37,11 +37,11 @@ class ConvNorm(nn.Sequential):
 
     @property
     def conv(self) -> nn.Conv2d:
-        return cast(nn.Conv2d, self[0])
+        return cast(nn.Conv2d, self._modules["0"])  # self[0] walks, a hundred times a step
 
     @property
     def norm(self) -> nn.GroupNorm:
-        return cast(nn.GroupNorm, self[1])
+        return cast(nn.GroupNorm, self._modules["1"])
 
     @property
     def act(self) -> bool:

@@ -10,6 +10,7 @@ import importlib.util
 import math
 from collections.abc import Sequence
 from ctypes import c_double, c_float, c_int, c_long, c_void_p
+from itertools import accumulate
 from pathlib import Path
 from typing import cast
 
@@ -122,24 +123,24 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
     parameters = [p for unit in units for p in (unit.conv.weight, unit.norm.weight, unit.norm.bias)]
     weights, survivors = _pointers(parameters), block.survivors(x)
 
-    kept = together if tape is None else n
-    maps = [x.new_empty(kept * size) for size in (wide_in, wide_out, map_out)] + [*x.new_empty(3, n, groups, 2)]
+    kept, statistics = together if tape is None else n, 2 * n * groups
+    maps, starts = _carve(x, kept * wide_in, kept * wide_out, kept * map_out, statistics, statistics, statistics)
     y = x.new_empty(n, *out_sides, outputs)
     workspace = x.new_empty(together * wide_out + wide_in + 9 * hidden + 2 * max(hidden, outputs))
     _c.inverted_residual(
-        SGEMM, shape, weights, _pointers(maps), x.data_ptr(), _pointer(survivors), y.data_ptr(), workspace.data_ptr(),
+        SGEMM, shape, weights, starts, x.data_ptr(), _pointer(survivors), y.data_ptr(), workspace.data_ptr(),
         narrow.norm.eps, block.is_residual, tape is not None,
     )  # fmt: skip
     if tape is not None:
 
-        def backward(dy: Tensor) -> Tensor:
+        def backward(dy: Tensor, _alive: Tensor = maps) -> Tensor:
             dx = dy if block.is_residual else torch.empty_like(x)
             gradients = _pointers([gradient_of(parameter) for parameter in parameters])
             workspace = x.new_empty(
                 together * (map_out + 2 * wide_out + wide_in) + wide_in + 18 * hidden + 4 * max(hidden, outputs)
             )
             _c.inverted_residual_backward(
-                SGEMM, shape, weights, gradients, _pointers(maps), x.data_ptr(), _pointer(survivors), dy.data_ptr(),
+                SGEMM, shape, weights, gradients, starts, x.data_ptr(), _pointer(survivors), dy.data_ptr(),
                 dx.data_ptr(), workspace.data_ptr(), block.is_residual,
             )  # fmt: skip
             return dx
@@ -179,6 +180,13 @@ def _pointer(tensor: Tensor | None) -> int | None:
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[c_void_p]:
     """Where each lies, as a struct of pointers in C has it."""
     return (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+
+
+def _carve(x: Tensor, *sizes: int) -> tuple[Tensor, ctypes.Array[c_void_p]]:
+    """Memory for arrays of so many numbers, and where each starts."""
+    memory = x.new_empty(sum(sizes))
+    starts = accumulate(sizes[:-1], initial=0)
+    return memory, (c_void_p * len(sizes))(*(memory.data_ptr() + start * memory.element_size() for start in starts))
 
 
 def _output_shape(x: Tensor, conv: nn.Conv2d) -> tuple[int, int, int]:
