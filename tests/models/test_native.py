@@ -103,13 +103,13 @@ def test_group_norm(x, one_group, ends):
 def test_inverted_residual(n, sides, sizes, drops, floats_together, seed):
     inputs, outputs, stride = sizes
     torch.manual_seed(seed)
-    block = InvertedResidual(inputs, outputs, stride=stride, expansion=6, drop=0.5)
+    block = InvertedResidual(inputs, outputs, stride=stride, expansion=6, drop=0.5 if drops else 0.0)
     for norm in (module for module in block.modules() if isinstance(module, nn.GroupNorm)):
         norm.eps = 0.1  # two numbers may lie as close as they like
     for parameter in block.parameters():
-        nn.init.normal_(parameter)
-    factors = torch.randint(3, (n,)).float() if drops and block.is_residual else None
-    block.survivors = lambda x: factors if factors is None else factors.to(x.dtype)
+        nn.init.normal_(parameter, std=0.3)
+    survivors = 2 * torch.randint(2, (n,)).float() if drops and block.is_residual else None
+    block.survivors = lambda x: survivors if survivors is None else survivors.to(x.dtype)
     names = [name for name, _ in block.named_parameters()]
 
     def reference(x: Tensor, *parameters: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from feddiverse import seeding
 from feddiverse.federation import Samples
 from feddiverse.messages import Sketch, Train, Vector
-from feddiverse.models import FlatModel
+from feddiverse.models import FlatModel, native
 
 
 class Diverged(Exception):
@@ -60,11 +60,7 @@ def batches(
 
 
 class SGD:
-    """torch.optim.SGD's rule, with FedProx's pull towards the start, over the flat vectors: one fused kernel a step.
-
-    The kernel is what `torch.optim.SGD(fused=True)` calls; the class itself would import torch's compiler, a second of
-    start-up, and look at every step for what never changes here.
-    """
+    """torch.optim.SGD's rule, with FedProx's pull towards the start, in one pass over the flat vectors."""
 
     def __init__(self, model: FlatModel, task: Train | Sketch) -> None:
         self.task = task
@@ -76,18 +72,16 @@ class SGD:
     @torch.no_grad()
     def step(self) -> None:
         """Move θ along the gradient, and zero the gradient for the next step."""
+        task = self.task
+        if native.usable_for(self._theta):
+            native.sgd(
+                self._theta, self._grad, self._velocity, self._start,
+                task.lr, task.momentum, task.weight_decay, task.prox_mu,
+            )  # fmt: skip
+            return
         if self._start is not None:
-            self._grad.add_(self._theta, alpha=self.task.prox_mu).sub_(self._start, alpha=self.task.prox_mu)
-        torch._fused_sgd_(
-            [self._theta],
-            [self._grad],
-            [self._velocity] if self.task.momentum else [],
-            weight_decay=self.task.weight_decay,
-            momentum=self.task.momentum,
-            lr=self.task.lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
+            self._grad.add_(self._theta, alpha=task.prox_mu).sub_(self._start, alpha=task.prox_mu)
+        self._grad.add_(self._theta, alpha=task.weight_decay)
+        self._velocity.mul_(task.momentum).add_(self._grad)
+        self._theta.sub_(self._velocity, alpha=task.lr)
         self._grad.zero_()

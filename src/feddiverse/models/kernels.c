@@ -330,26 +330,35 @@ typedef struct {
 
 #define SHAPE                                                                                                          \
     Size height = shape->height, width = shape->width, stride = shape->stride, groups = shape->groups;                 \
-    Size inputs = shape->inputs, channels = shape->hidden, outputs = shape->outputs;                                   \
+    Size inputs = shape->inputs, channels = shape->hidden, outputs = shape->outputs, together = shape->together;       \
     Size in = height * width, out = OUTPUTS(height) * OUTPUTS(width);
-#define FOR_EACH_CHUNK                                                                                                 \
-    for (Size i = 0, some; some = SMALLER(shape->together, shape->n - i), some > 0; i += some)
+#define FOR_EACH_CHUNK for (Size i = 0, some; some = SMALLER(together, shape->n - i), some > 0; i += some)
 #define STATISTICS(name) (maps->name##_statistics + (i + j) * 2 * groups)
 
-/* y = narrow(filter(widen(x))), each with its GroupNorm, the first two with ReLU6; as a residual y = x + factors·that.
-   factors: [n], or NULL for ones. With `keep` the maps are those of all n pictures, else of `together`.
-   workspace: together·out·hidden + in·hidden + 9·hidden + 2·max(hidden, outputs). */
+/* The chunk's pictures side by side. With stochastic depth, only n of a batch take part: those in `pictures`. */
+#define PICTURE (pictures ? pictures[i + j] : i + j)
+INLINE const float *gather(const float *x, const Size *pictures, float *workspace, Size i, Size some, Size map) {
+    if (!pictures) return x + i * map;
+    for (Size j = 0; j < some; j++) memcpy(workspace + j * map, x + PICTURE * map, map * sizeof(float));
+    return workspace;
+}
+
+/* y = narrow(filter(widen(x))), each with its GroupNorm, the first two with ReLU6; as a residual y = x + factor·that.
+   pictures: n indices, or NULL for all. With `keep` the maps are those of all n pictures, else of `together`.
+   workspace: together·(in·inputs + out·hidden) + in·hidden + 9·hidden + 2·max(hidden, outputs). */
 EXPORT void inverted_residual(Sgemm *sgemm, const Shape *shape, const Parameters *p, const Maps *maps, const float *x,
-                              const float *factors, float *y, float *workspace, double eps, int is_residual, int keep) {
+                              const Size *pictures, float *y, float *workspace, double eps, float factor,
+                              int is_residual, int keep) {
     SHAPE
-    float *active = workspace, *normed = active + shape->together * out * channels, *taps = normed + in * channels;
-    float *rest = taps + 9 * channels;
+    float *gathered = workspace, *active = gathered + together * in * inputs;
+    float *normed = active + together * out * channels, *taps = normed + in * channels, *rest = taps + 9 * channels;
     taps_first(p->kernel, taps, channels);
     FOR_EACH_CHUNK {
         Size kept = keep ? i : 0;
         float *widened = maps->widened + kept * in * channels, *filtered = maps->filtered + kept * out * channels;
         float *narrowed = maps->narrowed + kept * out * outputs;
-        product(sgemm, x + i * in * inputs, AS_IT_IS, p->widen, TRANSPOSED, widened, some * in, inputs, channels, 0);
+        const float *xs = gather(x, pictures, gathered, i, some, in * inputs);
+        product(sgemm, xs, AS_IT_IS, p->widen, TRANSPOSED, widened, some * in, inputs, channels, 0);
         for (Size j = 0; j < some; j++) {
             norm(widened + j * in * channels, p->widened_weight, p->widened_bias, normed, STATISTICS(widened), rest, in,
                  channels, groups, eps, 0, 6);
@@ -359,8 +368,8 @@ EXPORT void inverted_residual(Sgemm *sgemm, const Shape *shape, const Parameters
         }
         product(sgemm, active, AS_IT_IS, p->narrow, TRANSPOSED, narrowed, some * out, channels, outputs, 0);
         for (Size j = 0, map = out * outputs; j < some; j++) {
-            float *to = y + (i + j) * map, factor = factors ? factors[i + j] : 1;
-            const float *from = x + (i + j) * map;
+            float *to = y + PICTURE * map;
+            const float *from = xs + j * map;
             norm(narrowed + j * map, p->narrowed_weight, p->narrowed_bias, to, STATISTICS(narrowed), rest, out, outputs,
                  groups, eps, -INFINITY, INFINITY);
             if (is_residual) SIMD for (Size c = 0; c < map; c++) to[c] = from[c] + factor * to[c];
@@ -368,24 +377,25 @@ EXPORT void inverted_residual(Sgemm *sgemm, const Shape *shape, const Parameters
     }
 }
 
-/* Adds to the parameters' gradients. dx may be dy itself, and has to be for a residual.
-   workspace: together·(out·(outputs + 2·hidden) + in·hidden) + in·hidden + 18·hidden + 4·max(hidden, outputs). */
+/* Adds to the parameters' gradients, and, for a residual, to dy, which is dx; else dx is written.
+   workspace: together·(in·(2·inputs + hidden) + out·(outputs + 2·hidden)) + in·hidden + 18·hidden
+   + 4·max(hidden, outputs). */
 EXPORT void inverted_residual_backward(Sgemm *sgemm, const Shape *shape, const Parameters *p, const Parameters *d,
-                                       const Maps *maps, const float *x, const float *factors, const float *dy,
-                                       float *dx, float *workspace, int is_residual) {
+                                       const Maps *maps, const float *x, const Size *pictures, const float *dy,
+                                       float *dx, float *workspace, float factor, int is_residual) {
     SHAPE
-    Size together = shape->together;
-    float *dnarrowed = workspace, *active = dnarrowed + together * out * outputs;
+    float *gathered = workspace, *dgathered = gathered + together * in * inputs;
+    float *dnarrowed = dgathered + together * in * inputs, *active = dnarrowed + together * out * outputs;
     float *dfiltered = active + together * out * channels, *dwidened = dfiltered + together * out * channels;
     float *normed = dwidened + together * in * channels, *taps = normed + in * channels;
     float *dtaps = taps + 9 * channels, *rest = dtaps + 9 * channels;
     taps_first(p->kernel, taps, channels);
     memset(dtaps, 0, 9 * channels * sizeof(float));
     FOR_EACH_CHUNK {
+        const float *xs = gather(x, pictures, gathered, i, some, in * inputs);
         for (Size j = 0, map = out * outputs; j < some; j++) {
-            const float *from = dy + (i + j) * map;
-            float *to = dnarrowed + j * map, factor = factors ? factors[i + j] : 1;
-            const float *filtered = maps->filtered + (i + j) * out * channels;
+            const float *from = dy + PICTURE * map, *filtered = maps->filtered + (i + j) * out * channels;
+            float *to = dnarrowed + j * map;
             SIMD for (Size c = 0; c < map; c++) to[c] = factor * from[c];
             norm_backward(to, maps->narrowed + (i + j) * map, p->narrowed_weight, p->narrowed_bias,
                           STATISTICS(narrowed), d->narrowed_weight, d->narrowed_bias, rest, out, outputs, groups,
@@ -408,11 +418,28 @@ EXPORT void inverted_residual_backward(Sgemm *sgemm, const Shape *shape, const P
             norm_backward(of_inputs, widened, p->widened_weight, p->widened_bias, STATISTICS(widened),
                           d->widened_weight, d->widened_bias, rest, in, channels, groups, 0, 6);
         }
-        product(sgemm, dwidened, TRANSPOSED, x + i * in * inputs, AS_IT_IS, d->widen, channels, some * in, inputs, 1);
-        product(sgemm, dwidened, AS_IT_IS, p->widen, AS_IT_IS, dx + i * in * inputs, some * in, channels, inputs,
-                is_residual ? 1 : 0);
+        product(sgemm, dwidened, TRANSPOSED, xs, AS_IT_IS, d->widen, channels, some * in, inputs, 1);
+        product(sgemm, dwidened, AS_IT_IS, p->widen, AS_IT_IS, dgathered, some * in, channels, inputs, 0);
+        for (Size j = 0, map = in * inputs; j < some; j++) {
+            float *to = dx + PICTURE * map;
+            const float *from = dgathered + j * map;
+            SIMD for (Size c = 0; c < map; c++) to[c] = from[c] + (is_residual ? to[c] : 0);
+        }
     }
     add_taps_last(dtaps, d->kernel, channels);
+}
+
+/* ---- SGD ---- */
+
+/* One step of SGD with momentum, and with FedProx's pull towards `start` (or NULL); zeroes the gradient. */
+EXPORT void sgd(float *theta, float *gradient, float *velocity, const float *start, Size count, float lr,
+                float momentum, float weight_decay, float mu) {
+    SIMD for (Size i = 0; i < count; i++) {
+        float slope = gradient[i] + weight_decay * theta[i] + (start ? mu * (theta[i] - start[i]) : 0);
+        velocity[i] = momentum * velocity[i] + slope;
+        theta[i] -= lr * velocity[i];
+        gradient[i] = 0;
+    }
 }
 
 /* ---- Windows of 3×3 side by side, so that a convolution is a product of matrices ---- */

@@ -31,8 +31,9 @@ def _library() -> ctypes.CDLL | None:
         ("group_norm_backward", 8, 4, [c_float, c_float]),
         ("depthwise", 4, 5, []),
         ("depthwise_backward", 6, 5, []),
-        ("inverted_residual", 8, 0, [c_double, c_int, c_int]),
-        ("inverted_residual_backward", 10, 0, [c_int]),
+        ("inverted_residual", 8, 0, [c_double, c_float, c_int, c_int]),
+        ("inverted_residual_backward", 10, 0, [c_float, c_int]),
+        ("sgd", 4, 1, [c_float] * 4),
         ("windows", 2, 5, []),
         ("windows_backward", 2, 5, []),
     ):
@@ -111,37 +112,48 @@ def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
 
 
 def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
-    """A block of MobileNetV2 that widens, a few pictures at a time, so that their maps stay in the cache."""
+    """A block of MobileNetV2 that widens, a few pictures at a time, so that their maps stay in the cache.
+
+    Pictures whose branch is dropped (stochastic depth) cost nothing.
+    """
     assert _c is not None
     _, filter_, narrow = units = [cast(ConvNorm, unit) for unit in block.branch]
-    n, height, width, inputs = x.shape
+    height, width, inputs = x.shape[1:]
     _, *out_sides = _output_shape(x, filter_.conv)
+    in_size, out_size = height * width, math.prod(out_sides)
     hidden, outputs, groups = filter_.conv.out_channels, narrow.conv.out_channels, narrow.norm.num_groups
-    wide_in, wide_out, map_out = height * width * hidden, math.prod(out_sides) * hidden, math.prod(out_sides) * outputs
-    together = min(n, max(1, FLOATS_TOGETHER // wide_in))
+    n, factor, pictures, where = len(x), 1.0, None, None
+    if (survivors := block.survivors(x)) is not None:
+        pictures = survivors.nonzero()
+        n, factor, where = len(pictures), 1 / (1 - block.drop), pictures.data_ptr()
+    together = min(n, max(1, FLOATS_TOGETHER // (in_size * hidden)))
     shape = (c_long * 9)(n, height, width, inputs, hidden, outputs, filter_.conv.stride[0], groups, together)
     parameters = [p for unit in units for p in (unit.conv.weight, unit.norm.weight, unit.norm.bias)]
-    weights, survivors = _pointers(parameters), block.survivors(x)
+    weights = _pointers(parameters)
 
     kept, statistics = together if tape is None else n, 2 * n * groups
-    maps, starts = _carve(x, kept * wide_in, kept * wide_out, kept * map_out, statistics, statistics, statistics)
-    y = x.new_empty(n, *out_sides, outputs)
-    workspace = x.new_empty(together * wide_out + wide_in + 9 * hidden + 2 * max(hidden, outputs))
+    sizes = (in_size * hidden, out_size * hidden, out_size * outputs)
+    maps, starts = _carve(x, *(kept * size for size in sizes), statistics, statistics, statistics)
+    y = x.new_empty(len(x), *out_sides, outputs) if pictures is None else x.clone()
+    workspace = x.new_empty(
+        together * (in_size * inputs + out_size * hidden) + (in_size + 9) * hidden + 2 * max(hidden, outputs)
+    )
     _c.inverted_residual(
-        SGEMM, shape, weights, starts, x.data_ptr(), _pointer(survivors), y.data_ptr(), workspace.data_ptr(),
-        narrow.norm.eps, block.is_residual, tape is not None,
+        SGEMM, shape, weights, starts, x.data_ptr(), where, y.data_ptr(), workspace.data_ptr(),
+        narrow.norm.eps, factor, block.is_residual, tape is not None,
     )  # fmt: skip
     if tape is not None:
 
-        def backward(dy: Tensor, _alive: Tensor = maps) -> Tensor:
+        def backward(dy: Tensor, _alive: tuple[Tensor | None, ...] = (maps, pictures)) -> Tensor:
             dx = dy if block.is_residual else torch.empty_like(x)
             gradients = _pointers([gradient_of(parameter) for parameter in parameters])
             workspace = x.new_empty(
-                together * (map_out + 2 * wide_out + wide_in) + wide_in + 18 * hidden + 4 * max(hidden, outputs)
-            )
+                together * (in_size * (2 * inputs + hidden) + out_size * (outputs + 2 * hidden))
+                + (in_size + 18) * hidden + 4 * max(hidden, outputs)
+            )  # fmt: skip
             _c.inverted_residual_backward(
-                SGEMM, shape, weights, gradients, starts, x.data_ptr(), _pointer(survivors), dy.data_ptr(),
-                dx.data_ptr(), workspace.data_ptr(), block.is_residual,
+                SGEMM, shape, weights, gradients, starts, x.data_ptr(), where, dy.data_ptr(), dx.data_ptr(),
+                workspace.data_ptr(), factor, block.is_residual,
             )  # fmt: skip
             return dx
 
@@ -173,8 +185,16 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     return windows.mm(kernel.t()).view(*shape, -1)
 
 
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+def sgd(
+    theta: Tensor, gradient: Tensor, velocity: Tensor, start: Tensor | None,
+    lr: float, momentum: float, weight_decay: float, mu: float,
+) -> None:  # fmt: skip
+    """One step along the gradient, which is zeroed, with FedProx's pull of strength µ towards `start`."""
+    assert _c is not None
+    _c.sgd(
+        theta.data_ptr(), gradient.data_ptr(), velocity.data_ptr(), None if start is None else start.data_ptr(),
+        theta.numel(), lr, momentum, weight_decay, mu,
+    )  # fmt: skip
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[c_void_p]:
