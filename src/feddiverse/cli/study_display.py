@@ -50,7 +50,8 @@ class Display:
         self._to_do = [run for run in study.runs if not directory.is_done(run)]
         self._rounds = {run.name: run.config.rounds for run in self._to_do}
         self._total = sum(self._expected[run.name] for run in self._to_do)
-        self._completed = 0.0
+        self._over = 0.0  # expected seconds of the runs that are over, well or not
+        self._made = 0.0  # expected seconds of the rounds made in this sitting
         self._finished = 0
         self._began = self._run_began = time.monotonic()
         self.failures: dict[str, str] = {}
@@ -87,21 +88,22 @@ class Display:
         rounds = self._rounds[run.name]
 
         def show(record: dict[str, Any]) -> None:
-            here = self._completed + self._expected[run.name] * record["round"] / rounds
-            self._update(here, f"{run.name} · round {record['round']}/{rounds}")
+            a_round = self._expected[run.name] / rounds
+            self._made += a_round
+            self._update(self._over + a_round * record["round"], f"{run.name} · round {record['round']}/{rounds}")
 
         return show
 
     def finished(self, run: Planned, why: str | None) -> None:
         """A run is over, well or not."""
-        self._completed += self._expected[run.name]
+        self._over += self._expected[run.name]
         self._finished += 1
         if why is not None:
             self.failures[run.name] = why
-        self._update(self._completed, run.name)
+        self._update(self._over, run.name)
         if not err.is_terminal:
             state = f"in {duration(time.monotonic() - self._run_began)}" if why is None else "FAILED"
-            err.print(f"{self._count()} {run.name} {state}, left about {self._left(self._completed)}",
+            err.print(f"{self._count()} {run.name} {state}, left about {self._left(self._over)}",
                       highlight=False, markup=False, soft_wrap=True)  # fmt: skip
 
     def show_failures(self) -> None:
@@ -117,6 +119,7 @@ class Display:
         return f"{self._finished}/{len(self._to_do)} runs"
 
     def _left(self, completed: float) -> str:
-        if completed <= 0:
+        """By the pace of the rounds made in this sitting: others cost no time now, nor do runs that fail at once."""
+        if self._made <= 0:
             return "?"
-        return duration((self._total - completed) * (time.monotonic() - self._began) / completed)
+        return duration((self._total - completed) * (time.monotonic() - self._began) / self._made)

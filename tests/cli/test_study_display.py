@@ -1,0 +1,44 @@
+"""The time left is judged by what was done in this sitting."""
+
+from pathlib import Path
+
+import pytest
+
+from feddiverse.cli import study_display
+from feddiverse.experiment.study import Planned, Study, StudyDirectory
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(study_display.time, "monotonic", lambda: now[0])
+    return now
+
+
+def display_of_three_equal_runs(folder: Path) -> tuple[study_display.Display, tuple[Planned, ...]]:
+    settings = {"federation": "digits-gsc", "rounds": 10}
+    runs = tuple(Planned("Uniform random", "digits-gsc", seed, settings) for seed in range(3))
+    return study_display.Display(Study("own", "Own", runs), StudyDirectory(folder), 1, 0), runs
+
+
+def test_rounds_of_an_earlier_sitting_do_not_count_as_speed(tmp_path, clock, capsys):
+    display, runs = display_of_three_equal_runs(tmp_path)
+    show = display.on_round(runs[0])
+    for round_ in (9, 10):  # eight were made before
+        clock[0] += 60
+        show({"round": round_})
+    display.finished(runs[0], None)
+    assert "in 2 min, left about 20 min" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_at_once_does_not_make_the_others_look_short(tmp_path, clock, capsys):
+    display, runs = display_of_three_equal_runs(tmp_path)
+    display.on_round(runs[0])
+    display.finished(runs[0], "no data")
+    assert "FAILED, left about ?" in capsys.readouterr().err
+    show = display.on_round(runs[1])
+    for round_ in range(1, 11):
+        clock[0] += 60
+        show({"round": round_})
+    display.finished(runs[1], None)
+    assert "in 10 min, left about 10 min" in capsys.readouterr().err
