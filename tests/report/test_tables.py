@@ -14,6 +14,7 @@ from scipy import stats
 
 from feddiverse.errors import UserError
 from feddiverse.report import tables
+from feddiverse.report.answer import answers
 from feddiverse.report.results import load
 from feddiverse.report.table import Cell, Table, to_csv, to_latex, to_markdown, to_rich, to_stacked_rich, write_all
 
@@ -44,6 +45,16 @@ def test_accuracy_table_marks_best_and_second_and_shows_the_papers_value(study: 
 def test_equal_numbers_share_a_mark(tmp_path: Path) -> None:
     same = make_study(tmp_path, {("a", "f"): [0.9], ("b", "f"): [0.9], ("c", "f"): [0.8]})
     assert [row[1].mark for row in tables.accuracy_table(load(same)).rows] == ["best", "best", "second"]
+
+
+def test_a_method_with_fewer_seeds_says_so(tmp_path: Path) -> None:
+    """A study on its way: one lucky seed must not pass for a mean of all."""
+    first, lucky = ("Uniform random", "f"), ("pow-d", "f")
+    results = load(make_study(tmp_path, {first: [0.8, 0.9], lucky: [0.99]}))
+    shown = {row[0].text: row[1].text for row in tables.accuracy_table(results).rows}
+    assert shown == {"Uniform random": "85.00 ± 7.07", "pow-d": "99.00 (1 of 2 seeds)"}
+    (answer,) = answers(results)
+    assert answer.headline.startswith("f: pow-d is best with 99.00 % worst-group accuracy (1 of 2 seeds), ")
 
 
 def test_comparison_has_difference_interval_and_rounds(study: Path) -> None:

@@ -37,6 +37,8 @@ def answers(results: Results) -> list[Answer]:
 def _answer(results: Results, column: str, ranked: list[Summary]) -> Answer:
     best = ranked[0]
     level = f"{percent(best.accuracy)} % worst-group accuracy"
+    if fewer := results.seeds_if_fewer(best):
+        level += f" ({fewer})"
     if len(ranked) == 1:
         return Answer(column, best.row, f"{column}: {best.row} reaches {level}.", _lone(results, best))
     if best.difference is None:

@@ -74,6 +74,11 @@ class Results:
         """The column's cells, best mean first; equal means keep the order of rows."""
         return sorted((s for s in self.summaries.values() if s.column == column), key=lambda s: -s.accuracy.mean)
 
+    def seeds_if_fewer(self, summary: Summary) -> str:
+        """`1 of 3 seeds` of a cell that has fewer than others of its column: a lucky first one may look best."""
+        most = max(s.accuracy.n for s in self.summaries.values() if s.column == summary.column)
+        return "" if summary.accuracy.n == most else f"{summary.accuracy.n} of {most} seeds"
+
     @cached_property
     def all_runs(self) -> list[Run]:
         return [run for place in self.summaries for _, run in sorted(self.runs[place].items())]

@@ -45,7 +45,7 @@ def accuracy_table(results: Results) -> Table:
         cells = [Cell(row)]
         for column in results.columns:
             summary = results.summaries.get((row, column))
-            cells.append(NOTHING if summary is None else _accuracy_cell(summary, marks[column].get(row, "")))
+            cells.append(NOTHING if summary is None else _accuracy_cell(results, summary, marks[column].get(row, "")))
         rows.append(tuple(cells))
     notes = [
         f"Worst-group accuracy in percent, mean ± {DEVIATION_RULE}{_seeds(results)}. Best bold, second underlined."
@@ -62,7 +62,7 @@ def comparison_table(results: Results) -> Table:
     rows = []
     for (row, column), summary in results.summaries.items():
         line = [Cell(row), *([Cell(column)] if several else [])]
-        ours = _accuracy_cell(summary, marks[column].get(row, ""))
+        ours = _accuracy_cell(results, summary, marks[column].get(row, ""))
         line.append(Cell(ours.text, ours.value, ours.mark, numbers=ours.numbers))
         line += [_published_cell(summary)] if published else []
         line.append(_difference_cell(summary.difference))
@@ -143,11 +143,13 @@ def _marks(ranked: list[Summary]) -> dict[str, Mark]:
     return {row: mark for row, mark in shown.items() if mark}
 
 
-def _accuracy_cell(summary: Summary, mark: Mark) -> Cell:
+def _accuracy_cell(results: Results, summary: Summary, mark: Mark) -> Cell:
+    fewer = results.seeds_if_fewer(summary)
+    text = percent(summary.accuracy) + (f" ({fewer})" if fewer else "")
     beside = "" if summary.published is None else f"paper {summary.published[0]:.2f} ± {summary.published[1]:.2f}"
     sd = None if summary.accuracy.sd is None else 100 * summary.accuracy.sd
     numbers = {"sd": sd, "seeds": summary.accuracy.n}
-    return Cell(percent(summary.accuracy), 100 * summary.accuracy.mean, mark, beside, numbers)
+    return Cell(text, 100 * summary.accuracy.mean, mark, beside, numbers)
 
 
 def _published_cell(summary: Summary) -> Cell:
