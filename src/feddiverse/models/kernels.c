@@ -1,4 +1,5 @@
-/* GroupNorm with its activation, depthwise convolutions, and windows of 3×3, forward and backward, for one CPU thread.
+/* GroupNorm with its activation, depthwise convolutions, MobileNetV2's block, and windows of 3×3, forward and
+   backward, and SGD's step, for one CPU thread.
 
    Maps are [n, height, width, channels], so that every inner loop runs along channels that lie side by side, which the
    compiler turns into vector instructions. Several rows are taken at once where a sum over rows would otherwise be

@@ -1,4 +1,4 @@
-"""The layers that are too small for PyTorch's kernels, by a few pages of C (`kernels.c`).
+"""What is too small for PyTorch's kernels, by a few pages of C (`kernels.c`): layers, MobileNetV2's block, SGD's step.
 
 Maps are laid out [n, height, width, channels], and contiguous.
 The library is compiled when the package is installed. Where there was no compiler it is missing, `AVAILABLE` is False,
@@ -114,7 +114,8 @@ def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
 def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
     """A block of MobileNetV2 that widens, a few pictures at a time, so that their maps stay in the cache.
 
-    Pictures whose branch is dropped (stochastic depth) cost nothing.
+    Pictures whose branch is dropped (stochastic depth) cost nothing. Needs `SGEMM`. The three norms have the same
+    number of groups and the same epsilon.
     """
     assert _c is not None
     _, filter_, narrow = units = [cast(ConvNorm, unit) for unit in block.branch]
@@ -143,7 +144,7 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
         narrow.norm.eps, factor, block.is_residual, tape is not None,
     )  # fmt: skip
     if tape is not None:
-
+        # C has their addresses only: the default keeps the tensors themselves until backward is gone.
         def backward(dy: Tensor, _alive: tuple[Tensor | None, ...] = (maps, pictures)) -> Tensor:
             dx = dy if block.is_residual else torch.empty_like(x)
             gradients = _pointers([gradient_of(parameter) for parameter in parameters])

@@ -36,29 +36,29 @@ def answers(results: Results) -> list[Answer]:
 
 def _answer(results: Results, column: str, ranked: list[Summary]) -> Answer:
     best = ranked[0]
-    level = f"{percent(best.accuracy)} % worst-group accuracy"
-    if fewer := results.seeds_if_fewer(best):
-        level += f" ({fewer})"
+    level = _level(results, best)
     if len(ranked) == 1:
         return Answer(column, best.row, f"{column}: {best.row} reaches {level}.", _lone(results, best))
     if best.difference is None:
-        return _no_gain(column, ranked)
+        return _no_gain(results, column, ranked)
     gain = signed(100 * best.difference.mean).lstrip("+")
     headline = f"{column}: {best.row} is best with {level}, {gain} points above {results.baselines[best.row]}."
     return Answer(column, best.row, headline, _certainty(best), _speed(results, best))
 
 
-def _no_gain(column: str, ranked: list[Summary]) -> Answer:
+def _level(results: Results, summary: Summary) -> str:
+    fewer = results.seeds_if_fewer(summary)
+    return f"{percent(summary.accuracy)} % worst-group accuracy" + (f" ({fewer})" if fewer else "")
+
+
+def _no_gain(results: Results, column: str, ranked: list[Summary]) -> Answer:
     """The best row is a baseline itself (or has none): say how near the runner-up comes."""
     best, second = ranked[0], ranked[1]
     behind = 100 * (best.accuracy.mean - second.accuracy.mean)
     if behind < 0.005:
-        level = f"{column}: {best.row} and {second.row} are level at {percent(best.accuracy)} % worst-group accuracy."
-        return Answer(column, best.row, level, "No method is ahead.")
-    headline = (
-        f"{column}: {best.row} is best with {percent(best.accuracy)} % worst-group accuracy, "
-        f"{behind:.2f} points above {second.row}."
-    )
+        even = f"{column}: {best.row} and {second.row} are level at {_level(results, best)}."
+        return Answer(column, best.row, even, "No method is ahead.")
+    headline = f"{column}: {best.row} is best with {_level(results, best)}, {behind:.2f} points above {second.row}."
     return Answer(column, best.row, headline, _certainty(second) if second.difference else _few(best))
 
 
