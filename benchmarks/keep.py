@@ -32,8 +32,8 @@ def keep(study: Path, results: Path, *, brief: bool = False) -> None:
             shutil.copy(table, results)
     done = sorted(path.parent for path in study.glob("runs/*/result.json"))
     if brief:
-        command = json.loads((study / "study.json").read_text())["command"]
-        content = {"command": command, "runs": [_numbers(run) for run in done]}
+        commands = json.loads((study / "study.json").read_text())["commands"]
+        content = {"commands": commands, "runs": [_numbers(run) for run in done]}
         (results / "runs.json").write_text(json.dumps(content, indent=1) + "\n")
         return
     shutil.copy(study / "study.json", results)

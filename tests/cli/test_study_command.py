@@ -75,7 +75,7 @@ def test_a_study_killed_in_the_middle_goes_on_and_gives_the_same_weights(grid: P
 
 @pytest.mark.slow
 def test_a_failing_run_is_listed_and_the_others_are_made(grid: Path, tmp_path: Path) -> None:
-    grid.write_text(GRID + '[rows.broken]\nselector = "no_module_of_mine:Nothing"\n')
+    grid.write_text(GRID + '[rows.broken]\ncheckpoint = "nowhere.pt"\n')
     done = feddiverse("study", str(grid), "--out", "s", cwd=tmp_path)
     assert done.returncode == 1
     assert "1 runs failed" in done.stderr
@@ -107,7 +107,18 @@ def test_without_a_name_studies_are_listed() -> None:
         (["study", "selection", "--seeds", "a,b"], "--seeds takes whole numbers"),
         (["study", "selection", "--federations", "mars"], "The study has no federation 'mars'"),
         (["study", "selection", "--set", "rouns=3", "--dry-run"], "did you mean 'rounds'"),
+        (["study", "selection", "--set", "selector=oort"], "would undo what the study compares"),
+        (["study", "quickstart", "--set", "federation=gai:digits"], "would undo what the study compares"),
+        (["study", "quickstart", "--set", "seed=9"], "given by --seeds"),
+        (["study", "quickstart", "--set", "model=nosuch"], "There is no model named 'nosuch'"),
+        (["study", "quickstart", "--set", "estimator=concensus"], "There is no estimator 'concensus'"),
+        (["study", "quickstart", "--device", "nosuch"], "There is no device 'nosuch'"),
+        (["study", "quickstart", "--reuse", "nowhere"], "nowhere is no study to take runs from"),
+        (["study", "quickstart", "--out", "a-file"], "a-file is a file"),
+        (["study", "mine.toml", "--source", "cmnist"], "--preset and --source are for the paper's studies"),
+        (["study", "mine.toml"], "Unknown selector 'unifrom'"),
         (["report", "nowhere"], "nowhere is not a directory"),
+        (["report", "."], ". holds no finished run"),
         (["report", ".", "--figure-format", "gif"], "--figure-format must be pdf, svg or png"),
     ],
 )
@@ -115,6 +126,9 @@ def test_mistakes_are_told_in_one_sentence(
     words: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("a-file").touch()
+    Path("mine.toml").write_text('[rows.typo]\nselector = "unifrom"\n')
     with pytest.raises(UserError) as told:
         CliRunner().invoke(app, words, catch_exceptions=False)
     assert complaint in str(told.value)
+    assert {path.name for path in tmp_path.iterdir()} == {"a-file", "mine.toml"}  # told before anything is made

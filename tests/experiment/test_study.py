@@ -10,8 +10,8 @@ import pytest
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import to_toml
 from feddiverse.experiment.expectation import correction, wall_seconds
-from feddiverse.experiment.grids import METHODS
-from feddiverse.experiment.study import Planned, Study, StudyDirectory, carry_out
+from feddiverse.experiment.grids import METHODS, STUDIES
+from feddiverse.experiment.study import Planned, Study, StudyDirectory, carry_out, copy_run, finished_runs
 
 
 def grid(rows: tuple[str, ...] = ("Uniform random", "FedDiverse"), seeds: int = 2, **settings: Any) -> Study:
@@ -75,13 +75,31 @@ def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
     directory.plan(grid(("Uniform random", "FedDiverse", "pow-d"), seeds=2), "second")
     planned = json.loads((tmp_path / "s" / "study.json").read_text())
     assert len(planned["runs"]) == 6
-    assert planned["command"] == "second"
+    assert planned["commands"] == ["first", "second"]
     directory.plan(grid(seeds=1), "third")
     assert len(json.loads((tmp_path / "s" / "study.json").read_text())["runs"]) == 6
+    directory.plan(grid(seeds=1, rounds=7), "")  # nothing was made yet: a mistake may be corrected
+    assert _planned_rounds(tmp_path / "s")[0] == 7
+    made = grid(seeds=1, rounds=7).runs[0]
+    finish(made, directory.run_path(made))
     with pytest.raises(UserError, match="other settings"):
-        directory.plan(grid(seeds=1, rounds=7), "")
+        directory.plan(grid(seeds=1, rounds=8), "")
     with pytest.raises(UserError, match="holds the study 'made-up'"):
         directory.plan(replace(grid(), name="another"), "")
+
+
+def _planned_rounds(path: Path) -> list[int]:
+    return [run["settings"]["rounds"] for run in json.loads((path / "study.json").read_text())["runs"]
+            if "rounds" in run["settings"]]  # fmt: skip
+
+
+def test_two_methods_never_share_a_folder() -> None:
+    """Else one's result would stand in the table under the other's name."""
+    runs = [Planned(row, "digits-gsc", 0, {"selector": row}) for row in ("pow_d", "pow-d")]
+    with pytest.raises(UserError, match="'pow_d' on 'digits-gsc' and 'pow-d' on 'digits-gsc' would share the folder"):
+        Study("made-up", "Made up", tuple(runs))
+    names = {Planned(row, "digits-gsc", 0, {}).name for row in ("равномерно", "по кругу")}
+    assert len(names) == 2
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
@@ -91,22 +109,32 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_equal_runs_of_another_study_are_taken_over(tmp_path: Path) -> None:
-    there, here = StudyDirectory(tmp_path / "there"), StudyDirectory(tmp_path / "here")
+    there = StudyDirectory(tmp_path / "there")
     same, other = grid().runs[0], grid(rounds=7).runs[0]
     finish(same, there.run_path(same))
     (there.run_path(same) / "checkpoint.safetensors").write_text("large")
-    assert not here.reuse(other, [there.path])
+    found = finished_runs([there.path])
+    assert other.config not in found
     renamed = replace(same, row="Another name")
-    assert here.reuse(renamed, [there.path])
-    assert here.is_done(renamed)
-    assert not (here.run_path(renamed) / "checkpoint.safetensors").exists()
+    copy_run(found[renamed.config], tmp_path / "here")
+    assert (tmp_path / "here" / "result.json").exists()
+    assert not (tmp_path / "here" / "checkpoint.safetensors").exists()
+    (there.run_path(same) / "result.json").write_text("")  # a full disk's
+    assert finished_runs([there.path]) == {}
 
 
 def test_only_keeps_named_rows_and_columns() -> None:
-    kept = grid().only(["feddiverse"], ["Digits GSC"])
+    kept = grid().only("feddiverse", "Digits GSC")
     assert {run.row for run in kept.runs} == {"FedDiverse"}
-    with pytest.raises(UserError, match="no method 'nosuch'; it has: Uniform random, FedDiverse"):
-        grid().only(["nosuch"])
+    with pytest.raises(UserError, match="no method 'nosuch'; it has: 'Uniform random', 'FedDiverse'"):
+        grid().only("nosuch")
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_row_can_be_named_whatever_commas_it_has(study: str) -> None:
+    whole = STUDIES[study]("quick", "", [0])
+    for row in {run.row for run in whole.runs}:
+        assert {run.row for run in whole.only(row).runs} == {row}
 
 
 def test_expected_time_is_corrected_by_what_was_measured(tmp_path: Path) -> None:

@@ -54,10 +54,27 @@ def test_mlflow_reads_what_was_tracked(run: Path, monkeypatch: pytest.MonkeyPatc
     assert [(m.step, m.value) for m in history] == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
 
 
+def test_a_run_that_goes_on_stays_one_run_of_mlflow(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.chdir(run.parent)
+    trackers.tracker("mlflow", run)(record(1))
+    second_sitting = trackers.tracker("mlflow", run)
+    for t in (2, 3):
+        second_sitting(record(t))
+    client = MlflowClient(tracking_uri=(run.parent / "mlruns").as_uri())
+    (found,) = client.search_runs([client.get_experiment_by_name("feddiverse").experiment_id])
+    assert found.info.status == "FINISHED"
+    history = client.get_metric_history(found.info.run_id, "train_loss")
+    assert [m.step for m in history] == [1, 2, 3]
+    assert all(m.timestamp > 1_600_000_000_000 for m in history)  # milliseconds: not of 1970
+
+
 def test_a_missing_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ImportError(name)
 
     monkeypatch.setattr(trackers, "import_module", missing)
-    with pytest.raises(UserError, match=r"pip install 'feddiverse\[mlflow\]'"):
+    with pytest.raises(UserError, match=r"pip install --constraint constraints.txt '.\[mlflow\]'"):
         trackers.tracker("mlflow", run)

@@ -83,7 +83,7 @@ def make_study(path: Path, accuracies: dict[tuple[str, str], list[float]], **con
                 make_run(path / "runs" / name, value, seed, speed=6.0 if diverse else 12.0, estimated=diverse,
                          selector="feddiverse" if diverse else "uniform")  # fmt: skip
     rows = dict.fromkeys(row for row, _ in accuracies)
-    study = {"name": "made-up", "title": "A made-up study", "command": "feddiverse study made-up", "stands_for": {},
+    study = {"name": "made-up", "title": "A made-up study", "commands": ["feddiverse study made-up"], "stands_for": {},
              "baselines": dict.fromkeys(rows, next(iter(rows))), "published_in": "Table I", "published": [],
              "runs": entries}  # fmt: skip
     path.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from rich.console import Console
 from scipy import stats
 
 from feddiverse.errors import UserError
+from feddiverse.experiment.overhead import METHODS
 from feddiverse.report import tables
 from feddiverse.report.answer import answers
 from feddiverse.report.results import load
@@ -54,7 +55,49 @@ def test_a_method_with_fewer_seeds_says_so(tmp_path: Path) -> None:
     shown = {row[0].text: row[1].text for row in tables.accuracy_table(results).rows}
     assert shown == {"Uniform random": "85.00 ± 7.07", "pow-d": "99.00 (1 of 2 seeds)"}
     (answer,) = answers(results)
-    assert answer.headline.startswith("f: pow-d is best with 99.00 % worst-group accuracy (1 of 2 seeds), ")
+    assert (
+        answer.headline == "f: so far only Uniform random has all its seeds, with 85.00 ± 7.07 % worst-group accuracy."
+    )
+    assert [s.row for s in results.ranked("f")] == ["Uniform random", "pow-d"]
+
+
+def test_an_answer_is_about_the_two_methods_it_names(tmp_path: Path) -> None:
+    """The best may be a baseline itself, or have another baseline than the runner-up has."""
+    accuracies = {
+        ("A uniform", "f"): [0.95, 0.96, 0.94], ("A diverse", "f"): [0.80, 0.81, 0.79],
+        ("B uniform", "f"): [0.70, 0.71, 0.69], ("B diverse", "f"): [0.90, 0.92, 0.91],
+    }  # fmt: skip
+    baselines = {f"{x} {y}": f"{x} uniform" for x in "AB" for y in ("uniform", "diverse")}
+    (answer,) = answers(load(make_study(tmp_path, accuracies, baselines=baselines)))
+    assert answer.headline.endswith("4.00 points above B diverse.")
+    ahead = stats.ttest_rel([95, 96, 94], [90, 92, 91]).confidence_interval()
+    assert "beyond the noise" in answer.certainty
+    assert f"+{ahead.low:.2f} to +{ahead.high:.2f} points" in answer.certainty
+
+
+def test_every_table_says_when_the_pictures_are_not_the_papers(tmp_path: Path) -> None:
+    split = {("a", "digits-gsc"): [0.9], ("b", "digits-gsc"): [0.8]}
+    results = load(make_study(tmp_path, split, stands_for={"digits-gsc": "cmnist-gsc"}))
+    for table in (tables.accuracy_table(results), tables.comparison_table(results)):
+        assert "digits-gsc has the split of cmnist-gsc" in " ".join(table.notes)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("result.json", "{}"),
+        ("result.json", "null"),
+        ("federation.json", "{}"),
+        ("rounds.jsonl", ""),
+        ("config.toml", ""),
+        ("triplets.json", '{"triplets": {"99": [0, 0, 0]}}'),
+    ],
+)
+def test_a_damaged_run_is_named(tmp_path: Path, file: str, content: str) -> None:
+    run = make_run(tmp_path / "run", 0.9)
+    (run / file).write_text(content)
+    with pytest.raises(UserError, match=r"run.*(damaged|delete that run)"):
+        load(tmp_path)
 
 
 def test_comparison_has_difference_interval_and_rounds(study: Path) -> None:
@@ -93,6 +136,8 @@ def test_hostile_names_stay_text_in_every_format() -> None:
         "t", HOSTILE, (HOSTILE, "n"), ((Cell(HOSTILE, mark="best"), Cell("=1+1")), (Cell("[red]x"), Cell("2", 2.0)))
     )
     assert next(csv.reader(io.StringIO(to_csv(table)))) == [HOSTILE, "n"]
+    formulas = Table("t", "", ("=A1", "-1"), ((Cell("-2+3"), Cell("\t=1")),))
+    assert list(csv.reader(io.StringIO(to_csv(formulas)))) == [["'=A1", "'-1"], ["'-2+3", "'\t=1"]]
     assert "'=1+1" in to_csv(table)
     body = to_markdown(table).splitlines()[4]
     assert body.replace(r"\|", "").count("|") == 3
@@ -101,6 +146,23 @@ def test_hostile_names_stay_text_in_every_format() -> None:
         console = Console(width=200, file=io.StringIO(), color_system=None)
         console.print(render(table))
         assert "[red]x" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_best_and_second_show_in_a_narrow_terminal_too(study: Path) -> None:
+    console = Console(width=60, file=io.StringIO(), force_terminal=True, color_system="standard")
+    console.print(to_stacked_rich(tables.accuracy_table(load(study))))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[1m91.00 ± 1.65" in shown
+    assert "\x1b[4m" in shown
+
+
+def test_latex_knows_every_sign_of_the_papers_formulas() -> None:
+    texts = [text for m in METHODS for text in (m.name, m.frequency, m.communication, m.client, m.server)]
+    table = Table("t", "x", ("Name",), tuple((Cell(text),) for text in [*texts, "[a]", "*b", "a|b<c>d"]))
+    latex = to_latex(table)
+    assert {c for c in latex if ord(c) > 127} <= set("éèàáß§")
+    assert "{}[a]" in latex
+    assert "{}*b" in latex
 
 
 def test_latex_is_booktabs_and_escapes(study: Path, tmp_path: Path) -> None:

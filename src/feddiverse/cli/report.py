@@ -26,6 +26,8 @@ def report(
     from feddiverse.report.tables import all_tables
 
     results = load(directory)
+    if not results.summaries:
+        raise UserError(f"{directory} holds no finished run yet; go on with its study first.")
     written = page.write(results, out or directory / "report.html")
     for each in answer.answers(results):
         console.print(each.sentence, highlight=False, markup=False)

@@ -38,20 +38,27 @@ def study(
         _list()
         return
     from feddiverse.cli.study_display import Display, show_grid
+    from feddiverse.engine.machine import choose_device
+    from feddiverse.experiment.check import check
     from feddiverse.experiment.config import parse_assignments
     from feddiverse.experiment.run import execute
-    from feddiverse.experiment.study import Planned, StudyDirectory, carry_out
+    from feddiverse.experiment.study import Planned, StudyDirectory, carry_out, copy_run, finished_runs
 
-    planned = _planned(name, preset, source, seeds).only(_words(methods), _words(federations))
-    planned = planned.with_settings(parse_assignments(set_))
+    planned = _planned(name, preset, source, seeds).with_settings(parse_assignments(set_)).only(methods, federations)
     directory = StudyDirectory(out or Path("studies") / _default_name(planned.name, name, preset, source))
     for run in planned.runs:
-        run.config  # every mistake is told before the first run, not hours later  # noqa: B018
+        check(run.config)
+    directory.refuse_to_mix(planned)
+    elsewhere = finished_runs(reuse)
     if dry_run:
-        show_grid(planned, directory, workers)
+        show_grid(planned, directory, workers, elsewhere)
         return
+    choose_device(device)
+    _trackers(directory.path, tensorboard=tensorboard, mlflow=mlflow)
     directory.plan(planned, shlex.join(["feddiverse", *sys.argv[1:]]))
-    taken = [run for run in planned.runs if not directory.is_done(run) and directory.reuse(run, reuse)]
+    taken = [run for run in planned.runs if not directory.is_done(run) and run.config in elsewhere]
+    for run in taken:
+        copy_run(elsewhere[run.config], directory.run_path(run))
 
     with Display(planned, directory, workers, len(taken)) as display:
 
@@ -94,6 +101,8 @@ def _planned(name: str, preset: str, source: str, seeds: str) -> "Study":
         raise UserError(f"There is no preset '{preset}'; choose {' or '.join(PRESETS)}.")
     numbers = _seeds(seeds)
     if name.endswith(".toml"):
+        if source or preset != "quick":
+            raise UserError("--preset and --source are for the paper's studies; a grid of your own names its pictures.")
         return from_toml(Path(name), numbers)
     if name not in STUDIES:
         near = get_close_matches(name, STUDIES, n=1)

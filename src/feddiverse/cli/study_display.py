@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import TracebackType
 from typing import Any
 
@@ -10,21 +10,22 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from feddiverse.cli.console import err, out
+from feddiverse.experiment.config import Config
 from feddiverse.experiment.expectation import correction, wall_seconds
 from feddiverse.experiment.study import Planned, Study, StudyDirectory
 
 
-def show_grid(study: Study, directory: StudyDirectory, workers: int) -> None:
-    """The grid, what of it is done, and how long the rest will take."""
+def show_grid(study: Study, directory: StudyDirectory, workers: int, elsewhere: Container[Config] = ()) -> None:
+    """The grid, what of it is done (here, or `elsewhere`: to be taken over), and how long the rest will take."""
     workers = workers or os.cpu_count() or 1
     factor = correction(study.runs, directory, workers)
     table = Table("run", "rounds", "expected", "state", title=study.title)
     left = 0.0
     for run in study.runs:
-        done = directory.is_done(run)
-        seconds = 0.0 if done else factor * wall_seconds(run.config, workers)
+        state = "done" if directory.is_done(run) else "to take over" if run.config in elsewhere else "to do"
+        seconds = factor * wall_seconds(run.config, workers) if state == "to do" else 0.0
         left += seconds
-        table.add_row(run.name, str(run.config.rounds), "" if done else duration(seconds), "done" if done else "to do")
+        table.add_row(run.name, str(run.config.rounds), duration(seconds) if seconds else "", state)
     out.print(table)
     measured = "corrected by the runs done here" if factor != 1 else "a rough guess until the first run is done"
     sentence = (

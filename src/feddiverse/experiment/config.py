@@ -122,13 +122,16 @@ def _checked(name: str, type_: Any, value: Any, rule: Mapping[str, Any]) -> Any:
     return value
 
 
-def from_mapping(values: Mapping[str, Any], where: str = "the config") -> Config:
+def from_mapping(values: Mapping[str, Any], where: str = "") -> Config:
     """A config from keys and values; an unknown key fails and names the nearest known one."""
     for name in values:
         if name not in KEYS:
             near = difflib.get_close_matches(name, KEYS, n=1, cutoff=0.0)[0]
-            raise UserError(f"Unknown key '{name}' in {where}; did you mean '{near}'?")
-    return Config(**values)
+            raise UserError(f"Unknown key '{name}' in {where or 'the config'}; did you mean '{near}'?")
+    try:
+        return Config(**values)
+    except UserError as error:
+        raise UserError(f"In {where}: {error}" if where else str(error)) from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

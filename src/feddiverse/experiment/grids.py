@@ -178,8 +178,9 @@ def overhead(preset: str, source: str, seeds: Sequence[int]) -> Study:
     rows = {method.name: method.config for method in overhead_methods}
     return Study(
         name="overhead",
-        title="What selection costs (the paper’s Table II)",
+        title=f"What selection costs on {', '.join(columns)} (the paper’s Table II)",
         runs=_cross(rows, columns, seeds),
+        stands_for=stand_ins(mapping),
         view="overhead",
     )
 
@@ -223,13 +224,15 @@ def from_toml(path: Path, seeds: Sequence[int] | None) -> Study:
     seeds = content.get("seeds", SEEDS) if seeds is None else seeds
     if not isinstance(seeds, Sequence) or not seeds or not all(type(seed) is int for seed in seeds):
         raise UserError(f"'seeds' in {path} must be a list of whole numbers, such as [0, 1, 2].")
+    if any("seed" in settings for settings in (base, *rows.values(), *columns.values())):
+        raise UserError(f"A run's 'seed' in {path} comes from 'seeds', a list at the top of the file or --seeds.")
     baseline = content.get("baseline")
-    if baseline is not None and baseline not in rows:
+    if baseline is not None and baseline not in list(rows):
         raise UserError(f"'baseline' in {path} names no row: it is '{baseline}', the rows are {', '.join(rows)}.")
     return Study(
         name=path.stem,
         title=str(content.get("title", path.stem)),
-        runs=_cross(rows, {name: {**base, **own} for name, own in columns.items()}, seeds),
+        runs=_cross(rows, {name: {**base, **own} for name, own in columns.items()}, list(dict.fromkeys(seeds))),
         baselines={} if baseline is None else dict.fromkeys(rows, str(baseline)),
     )
 

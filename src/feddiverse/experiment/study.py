@@ -33,7 +33,7 @@ class Planned:
     def name(self) -> str:
         """The run directory's name, readable in a listing."""
         text = f"{self.column} {self.row} seed{self.seed}".lower()
-        return re.sub(r"[^a-z0-9.=^]+", "-", text.replace("’", "")).strip("-")
+        return re.sub(r"(?:[^\w.=^]|_)+", "-", text.replace("’", "")).strip("-.")
 
     @property
     def config(self) -> Config:
@@ -53,34 +53,52 @@ class Study:
     stands_for: Mapping[str, str] = field(default_factory=dict)  # column → the paper's federation, on other pictures
     view: str = "accuracy"  # what its table is about: accuracy, overhead or estimators
 
-    def only(self, rows: Iterable[str] = (), columns: Iterable[str] = ()) -> "Study":
-        """The part of the grid whose rows and columns are named; a name is matched loosely, an unknown one refused."""
+    def __post_init__(self) -> None:
+        by_name: dict[str, Planned] = {}
+        for run in self.runs:
+            other = by_name.setdefault(run.name, run)
+            if other is not run:  # else one method's result would stand for another's
+                raise UserError(
+                    f"'{other.row}' on '{other.column}' and '{run.row}' on '{run.column}' would share the folder "
+                    f"'{run.name}'; give them names that differ in letters or digits."
+                )
+
+    def only(self, rows: str = "", columns: str = "") -> "Study":
+        """The part of the grid whose rows and columns are named, separated by commas; empty: all."""
         kept = _named(rows, [run.row for run in self.runs], "method")
         wanted = _named(columns, [run.column for run in self.runs], "federation")
         return replace(self, runs=tuple(run for run in self.runs if run.row in kept and run.column in wanted))
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Study":
-        """The same grid with these settings in every run, whatever it had before."""
+        """The same grid with these settings in every run; not those that its rows, columns and seeds are about."""
+        for key in settings:
+            if key == "seed":
+                raise UserError("A study's seeds are given by --seeds, not by --set seed=….")
+            if key == "federation" or len({repr(run.settings[key]) for run in self.runs if key in run.settings}) > 1:
+                raise UserError(f"'--set {key}=…' would undo what the study compares: its rows or columns set it.")
         return replace(self, runs=tuple(replace(run, settings={**run.settings, **settings}) for run in self.runs))
 
 
-def _named(asked: Iterable[str], known: Iterable[str], what: str) -> set[str]:
+def _named(asked: str, known: Iterable[str], what: str) -> set[str]:
+    """The known names in `asked`, matched loosely. A name may hold commas itself, so the longest that fits is taken."""
     names = list(dict.fromkeys(known))
-    asked = list(asked)
-    if not asked:
-        return set(names)
-    found = {name: _loose(name) for name in names}
-    chosen = set()
-    for each in asked:
-        matching = {name for name, loose in found.items() if loose == _loose(each)}
-        if not matching:
-            raise UserError(f"The study has no {what} '{each}'; it has: {', '.join(names)}.")
+    words = [word for word in asked.split(",") if word.strip()]
+    chosen: set[str] = set()
+    while words:
+        for end in range(len(words), 0, -1):
+            matching = {name for name in names if _loose(name) == _loose("".join(words[:end]))}
+            if matching:
+                break
+        else:
+            listed = ", ".join(f"'{name}'" for name in names)
+            raise UserError(f"The study has no {what} '{words[0].strip()}'; it has: {listed}.")
         chosen |= matching
-    return chosen
+        words = words[end:]
+    return chosen or set(names)
 
 
 def _loose(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "", name.lower())
+    return re.sub(r"[\W_]+", "", name.casefold())
 
 
 class StudyDirectory:
@@ -95,22 +113,25 @@ class StudyDirectory:
     def is_done(self, run: Planned) -> bool:
         return (self.run_path(run) / "result.json").is_file()
 
-    def plan(self, study: Study, command: str) -> Study:
-        """Write `study.json`: this grid, joined to what an earlier call planned here (more seeds, more columns).
-
-        The same run with other settings would mix two studies in one table, and is refused.
-        """
+    def refuse_to_mix(self, study: Study) -> dict[str, Any] | None:
+        """What `study.json` says, if it is there; runs made with other settings would mix two studies in one table."""
         earlier = self._read()
-        if earlier is not None and earlier["name"] != study.name:
+        if earlier is None:
+            return None
+        if earlier["name"] != study.name:
             raise UserError(f"{self.path} holds the study '{earlier['name']}'; choose another folder with --out.")
-        before = [] if earlier is None else [_planned(entry) for entry in earlier["runs"]]
-        known = {run.name: run for run in before}
+        known = {run.name: run for run in map(_planned, earlier["runs"]) if self.run_path(run).exists()}
         for run in study.runs:
-            same = known.get(run.name)
-            if same is not None and same.config != run.config:
+            if run.name in known and known[run.name].config != run.config:
                 raise UserError(
                     f"{self.path} already has '{run.name}' with other settings; choose another folder with --out."
                 )
+        return earlier
+
+    def plan(self, study: Study, command: str) -> Study:
+        """Write `study.json`: this grid, joined to what an earlier call planned here (more seeds, more columns)."""
+        earlier = self.refuse_to_mix(study)
+        before = [] if earlier is None else [_planned(entry) for entry in earlier["runs"]]
         joined = replace(study, runs=_joined(before, list(study.runs)))
         published = (
             {} if earlier is None else {(e["row"], e["column"]): (e["mean"], e["sd"]) for e in earlier["published"]}
@@ -118,7 +139,7 @@ class StudyDirectory:
         content = {
             "name": study.name,
             "title": study.title,
-            "command": command,
+            "commands": list(dict.fromkeys([*(earlier or {"commands": []})["commands"], command])),
             "view": study.view,
             "stands_for": {**(earlier or {"stands_for": {}})["stands_for"], **study.stands_for},
             "baselines": {**(earlier or {"baselines": {}})["baselines"], **study.baselines},
@@ -142,6 +163,8 @@ class StudyDirectory:
             if self.path.is_dir() and any(self.path.iterdir()):
                 raise UserError(f"{self.path} is not empty and no study; choose another folder with --out.") from None
             return None
+        except NotADirectoryError:
+            raise UserError(f"{self.path} is a file; choose another folder with --out.") from None
         except ValueError as error:
             raise UserError(f"{path} is damaged ({error}); remove it and give the command again.") from error
         return content
@@ -154,16 +177,18 @@ class StudyDirectory:
         else:
             path.unlink(missing_ok=True)
 
-    def reuse(self, run: Planned, elsewhere: Iterable[Path]) -> bool:
-        """Take over a finished run of the very same config from another study: it would give the same bits."""
-        config = run.config
-        for folder in elsewhere:
-            for result in sorted(folder.glob("runs/*/result.json")):
-                with contextlib.suppress(UserError):
-                    if read_config(result.parent) == config:
-                        copy_run(result.parent, self.run_path(run))
-                        return True
-        return False
+
+def finished_runs(studies: Iterable[Path]) -> dict[Config, Path]:
+    """Runs in these study directories that came to their end; one of the same config would give the same bits."""
+    found: dict[Config, Path] = {}
+    for folder in studies:
+        if not (folder / "runs").is_dir():
+            raise UserError(f"{folder} is no study to take runs from: there is no folder 'runs' in it.")
+        for result in sorted(folder.glob("runs/*/result.json")):
+            with contextlib.suppress(UserError, ValueError):
+                if json.loads(result.read_bytes()):
+                    found.setdefault(read_config(result.parent), result.parent)
+    return found
 
 
 def copy_run(source: Path, target: Path) -> None:
@@ -180,8 +205,10 @@ def _planned(entry: Mapping[str, Any]) -> Planned:
 
 def _joined(before: list[Planned], now: list[Planned]) -> tuple[Planned, ...]:
     """Both grids as one, in the order of the larger, so that a table's rows do not jump when a study grows."""
-    first, second = (before, now) if len(before) >= len(now) else (now, before)
-    return tuple({run.name: run for run in [*first, *second]}.values())
+    larger = before if len(before) >= len(now) else now
+    order = dict.fromkeys(run.name for run in [*larger, *before, *now])
+    newest = {run.name: run for run in [*before, *now]}
+    return tuple(newest[name] for name in order)
 
 
 Perform = Callable[[Planned, Path], None]

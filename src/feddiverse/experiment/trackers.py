@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -33,7 +34,8 @@ def _require(module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise UserError(
-            f"--{extra} needs a package that is not installed: pip install 'feddiverse[{extra}]'."
+            f"--{extra} needs a package that is not installed: in feddiverse's own folder, "
+            f"pip install --constraint constraints.txt '.[{extra}]'."
         ) from error
 
 
@@ -74,14 +76,24 @@ def _mlflow(directory: Path) -> Track:
         client = client_module.MlflowClient(tracking_uri=store)
         found = client.get_experiment_by_name("feddiverse")
         experiment = found.experiment_id if found else client.create_experiment("feddiverse")
-        run = client.create_run(experiment, run_name=directory.name, tags={"run_dir": str(directory)})
-        client.log_batch(run.info.run_id, params=[entities.Param(key, str(value)) for key, value in config.items()])
+        params, tags = {key: str(value) for key, value in config.items()}, {"run_dir": str(directory.resolve())}
+
+        def is_ours(run: Any) -> bool:
+            interrupted = run.info.status != "FINISHED" and run.data.tags.get("run_dir") == tags["run_dir"]
+            return bool(interrupted and run.data.params == params)
+
+        # A run that goes on after an interruption stays one run.
+        run = next(filter(is_ours, client.search_runs([experiment])), None)
+        if run is None:
+            run = client.create_run(experiment, run_name=directory.name, tags=tags)
+            client.log_batch(run.info.run_id, params=[entities.Param(key, value) for key, value in params.items()])
         state.update(client=client, run_id=run.info.run_id, rounds=config["rounds"])
 
     def track(record: dict[str, Any]) -> None:
         if not state:
             begin()
-        metrics = [entities.Metric(key, value, 0, record["round"]) for key, value in scalars(record)]
+        now = time.time_ns() // 1_000_000
+        metrics = [entities.Metric(key, value, now, record["round"]) for key, value in scalars(record)]
         state["client"].log_batch(state["run_id"], metrics=metrics)
         if record["round"] == state["rounds"]:
             state["client"].set_terminated(state["run_id"])

@@ -10,7 +10,7 @@ from feddiverse.errors import UserError
 
 def build(path: str, num_classes: int, shape: tuple[int, int, int]) -> nn.Module:
     """The module that `package.module:factory` makes of `(num_classes, shape)`, with `features` and `head`."""
-    module = _factory(path)(num_classes, shape)
+    module = factory(path)(num_classes, shape)
     if not isinstance(module, nn.Module):
         raise UserError(f"{path} gave a {type(module).__name__}; a model factory must return a torch.nn.Module.")
     if callable(getattr(module, "features", None)) and isinstance(getattr(module, "head", None), nn.Module):
@@ -18,17 +18,18 @@ def build(path: str, num_classes: int, shape: tuple[int, int, int]) -> nn.Module
     return WithFeatures(module, path)
 
 
-def _factory(path: str) -> Callable[[int, tuple[int, int, int]], object]:
+def factory(path: str) -> Callable[[int, tuple[int, int, int]], object]:
+    """The function itself."""
     package, _, name = path.partition(":")
     if not name:
         raise UserError(f"There is no model named {path!r}: use mobilenet, cnn or package.module:factory.")
     try:
-        factory = getattr(importlib.import_module(package), name)
+        found = getattr(importlib.import_module(package), name)
     except (ImportError, AttributeError) as error:
         raise UserError(f"The model {path!r} cannot be imported: {error}.") from error
-    if not callable(factory):
+    if not callable(found):
         raise UserError(f"{path} is no function; a model factory is called with (num_classes, shape).")
-    return factory  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]
 
 
 class WithFeatures(nn.Module):

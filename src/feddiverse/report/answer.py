@@ -1,11 +1,12 @@
 """The answer a report opens with: which selector is best here, by how much, how sure; in plain sentences."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from feddiverse.report.results import LEVELS, Results, Summary
 from feddiverse.report.runs import Run
-from feddiverse.report.statistics import spread
+from feddiverse.report.statistics import Difference, spread
 from feddiverse.report.tables import percent, signed
 
 
@@ -36,14 +37,25 @@ def answers(results: Results) -> list[Answer]:
 
 def _answer(results: Results, column: str, ranked: list[Summary]) -> Answer:
     best = ranked[0]
-    level = _level(results, best)
+    say, level = partial(Answer, column, best.row), _level(results, best)
     if len(ranked) == 1:
-        return Answer(column, best.row, f"{column}: {best.row} reaches {level}.", _lone(results, best))
-    if best.difference is None:
-        return _no_gain(results, column, ranked)
-    gain = signed(100 * best.difference.mean).lstrip("+")
-    headline = f"{column}: {best.row} is best with {level}, {gain} points above {results.baselines[best.row]}."
-    return Answer(column, best.row, headline, _certainty(best), _speed(results, best))
+        return say(f"{column}: {best.row} reaches {level}.", _lone(results, best))
+    whole = [s.row for s in ranked if not results.seeds_if_fewer(s)]
+    if len(whole) == 1:
+        alone = f"{column}: so far only {best.row} has all its seeds, with {level}."
+        return say(alone, "Finish the others to compare them.")
+    # The best is compared with its baseline; if it has none, or is one itself, with the runner-up.
+    baseline = results.baselines.get(best.row)
+    other = baseline if baseline in whole and baseline != best.row else whole[1]
+    ahead = results.difference(best.row, other, column)
+    if ahead is None:
+        return say(f"{column}: {best.row} is best with {level}.", f"{other} shares no seed with it.")
+    gain = 100 * ahead.mean
+    if abs(gain) < 0.005:
+        return say(f"{column}: {best.row} and {other} are level at {level}.", "No method is ahead.")
+    headline = f"{column}: {best.row} is best with {level}, {abs(gain):.2f} points"
+    headline += f" {'above' if gain > 0 else 'below'} {other}."
+    return say(headline, _certainty(ahead), _speed(best, results.summaries[other, column]))
 
 
 def _level(results: Results, summary: Summary) -> str:
@@ -51,20 +63,7 @@ def _level(results: Results, summary: Summary) -> str:
     return f"{percent(summary.accuracy)} % worst-group accuracy" + (f" ({fewer})" if fewer else "")
 
 
-def _no_gain(results: Results, column: str, ranked: list[Summary]) -> Answer:
-    """The best row is a baseline itself (or has none): say how near the runner-up comes."""
-    best, second = ranked[0], ranked[1]
-    behind = 100 * (best.accuracy.mean - second.accuracy.mean)
-    if behind < 0.005:
-        even = f"{column}: {best.row} and {second.row} are level at {_level(results, best)}."
-        return Answer(column, best.row, even, "No method is ahead.")
-    headline = f"{column}: {best.row} is best with {_level(results, best)}, {behind:.2f} points above {second.row}."
-    return Answer(column, best.row, headline, _certainty(second) if second.difference else _few(best))
-
-
-def _certainty(summary: Summary) -> str:
-    difference = summary.difference
-    assert difference is not None
+def _certainty(difference: Difference) -> str:
     if difference.low is None or difference.high is None:
         return "One seed cannot say how sure this is: run more seeds."
     interval = f"95 % interval of the paired difference, {difference.n} seeds: "
@@ -72,10 +71,6 @@ def _certainty(summary: Summary) -> str:
     if difference.is_sure:
         return f"That is beyond the noise of seeds ({interval})."
     return f"That is within the noise of seeds ({interval}, which includes zero)."
-
-
-def _few(summary: Summary) -> str:
-    return f"There is no paired baseline to say how sure this is ({summary.accuracy.n} seeds)."
 
 
 def _lone(results: Results, best: Summary) -> str:
@@ -92,21 +87,13 @@ def _tested(run: Run) -> list[dict[str, Any]]:
     return [group for group in run.result["groups"] if group["accuracy"] is not None]
 
 
-def _speed(results: Results, best: Summary) -> str:
+def _speed(best: Summary, other: Summary) -> str:
     """Rounds saved at the highest level that all seeds of both reach."""
-    baseline = results.summaries[(results.baselines[best.row], best.column)]
     for level in reversed(LEVELS):
-        ours, theirs = best.reached[level], baseline.reached[level]
-        if (
-            ours.rounds is not None
-            and theirs.rounds is not None
-            and ours.reached == ours.n
-            and theirs.reached == theirs.n
-        ):
-            return (
-                f"It reaches {100 * level:.0f} % after {ours.rounds:.0f} rounds, "
-                f"{results.baselines[best.row]} after {theirs.rounds:.0f}."
-            )
+        ours, theirs = best.reached[level], other.reached[level]
+        if ours.rounds is None or theirs.rounds is None or ours.reached < ours.n or theirs.reached < theirs.n:
+            continue
+        return f"It reaches {100 * level:.0f} % after {ours.rounds:.0f} rounds, {other.row} after {theirs.rounds:.0f}."
     return ""
 
 

@@ -69,11 +69,18 @@ def save_figures(results: Results, folder: Path, suffix: str) -> list[Path]:
     """Every figure of the page as a file of its own."""
     with files.telling(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    written: list[Path] = []
+    stems: list[str] = []
     for column in results.columns:
-        for each in illustrations(results, column, re.sub(r"[^a-z0-9]+", "-", column.lower())):
+        if not (runs := _runs(results, column)):
+            continue
+        stem = re.sub(r"[\W_]+", "-", column.lower()).strip("-") or "column"
+        stems.append(f"{stem}-{len(stems)}" if stem in stems else stem)
+        for each in illustrations(results, column, stems[-1]):
             written.append(folder / f"{each.name}.{suffix}")
             svg.save(each.figure, written[-1])
+        written.append(folder / f"{stems[-1]}-federation.{suffix}")
+        _draw_federation(runs[0], written[-1])
     return written
 
 
@@ -106,14 +113,15 @@ def sections(results: Results) -> list[Section]:
     """One per column that has runs."""
     found = []
     for index, answer in enumerate(answers(results)):
-        run = next(iter(_runs(results, answer.column)))
+        runs = _runs(results, answer.column)
+        run = runs[0]
         section = Section(
             name=answer.column,
             anchor=f"s{index}",
             answer=answer,
             illustrations=tuple(illustrations(results, answer.column, f"s{index}")),
             at_a_glance=_at_a_glance(run, f"s{index}-federation"),
-            federation=_clients_table(run, f"s{index}-clients"),
+            federation=_clients_table(run, f"s{index}-clients", varies=any(not _same_split(run, r) for r in runs)),
             metrics=_metrics_table(run, f"s{index}-metrics"),
         )
         found.append(section)
@@ -197,11 +205,19 @@ def _at_a_glance(run: Run, prefix: str) -> Markup:
     """The figure of `feddiverse measure --plot`: the clients' matrices beside the six metrics."""
     with TemporaryDirectory() as folder, mpl.rc_context(svg.STYLE):
         path = Path(folder) / "federation.svg"
-        federation_figure.draw({str(run.federation["name"]): (run.counts, measure(run.counts))}, path)
+        _draw_federation(run, path)
         return Markup(svg.adapted(path.read_text("utf-8"), prefix))
 
 
-def _clients_table(run: Run, name: str) -> Table:
+def _draw_federation(run: Run, path: Path) -> None:
+    federation_figure.draw({str(run.federation["name"]): (run.counts, measure(run.counts))}, path)
+
+
+def _same_split(a: Run, b: Run) -> bool:
+    return np.array_equal(a.counts, b.counts)
+
+
+def _clients_table(run: Run, name: str, *, varies: bool) -> Table:
     """Kinds of clients: how many there are, their matrix, their triplet."""
     classes, attributes = run.federation["class_names"], run.federation["attribute_names"]
     matrices, times = np.unique(run.counts, axis=0, return_counts=True)
@@ -216,7 +232,8 @@ def _clients_table(run: Run, name: str) -> Table:
     )
     heads = ("Clients", *(f"{y}, {a}" for y in classes for a in attributes), "CI", "AI", "SC")
     left_out = f" The {MOST_KINDS} most frequent of {len(times)} kinds." if len(times) > MOST_KINDS else ""
-    notes = (f"Samples of each (class, attribute) that such a client has, and its triplet.{left_out}",)
+    which = f" The split differs from seed to seed; this is that of seed {run.seed}." if varies else ""
+    notes = (f"Samples of each (class, attribute) that such a client has, and its triplet.{left_out}{which}",)
     return Table(name, "Kinds of clients", heads, rows, notes)
 
 

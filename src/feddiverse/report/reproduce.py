@@ -48,7 +48,7 @@ def settings_tables(results: Results) -> list[Table]:
             if found:
                 config = next(iter(found.values())).config
                 rows.append((Cell(row), Cell(column), *(Cell(_shown(config.get(key))) for key in keys)))
-        made.append(Table("variants", "Where they differ", ("Method", "Federation", *keys), tuple(rows)))
+        made.append(Table("variants", "Where they differ", ("Method", results.column_head, *keys), tuple(rows)))
     return made
 
 
@@ -61,7 +61,7 @@ def commands_table(results: Results) -> Table:
             line.append(Cell(f"{100 * run.worst_group_accuracy:.2f}", 100 * run.worst_group_accuracy))
             line += [Cell(str(run.result.get("theta_sha256", "–"))[:12]), Cell(command(run.config))]
             rows.append(tuple(line))
-    heads = ("Method", "Federation", "Seed", "Worst-group accuracy (%)", "θ (SHA-256)", "Command")
+    heads = ("Method", results.column_head, "Seed", "Worst-group accuracy (%)", "θ (SHA-256)", "Command")
     return Table("commands", "Every number", heads, tuple(rows))
 
 

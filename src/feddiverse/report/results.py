@@ -39,7 +39,7 @@ class Results:
     baselines: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[Place, tuple[float, float]] = field(default_factory=dict)
     published_in: str = ""
-    command: str = ""
+    commands: tuple[str, ...] = ()  # that made all of it, in turn
     notes: tuple[str, ...] = ()
     view: str = "accuracy"  # what the tables are about: accuracy, overhead or estimators
     failures: Mapping[str, str] = field(default_factory=dict)  # run → sentence
@@ -58,26 +58,36 @@ class Results:
     def _summary(self, row: str, column: str) -> Summary:
         here = self.at(row, column)
         baseline = self.baselines.get(row)
-        difference = None
-        if baseline is not None and baseline != row:
-            difference = paired_difference(_accuracies(here), _accuracies(self.at(baseline, column)))
         return Summary(
             row=row,
             column=column,
             accuracy=spread(list(_accuracies(here).values())),
             published=self.published.get((row, column)),
-            difference=difference,
+            difference=None if baseline is None or baseline == row else self.difference(row, baseline, column),
             reached={level: rounds_to_reach([run.curve for run in here.values()], level) for level in LEVELS},
         )
 
     def ranked(self, column: str) -> list[Summary]:
-        """The column's cells, best mean first; equal means keep the order of rows."""
-        return sorted((s for s in self.summaries.values() if s.column == column), key=lambda s: -s.accuracy.mean)
+        """The column's cells, best mean first; equal means keep the order of rows, and those that have fewer seeds
+        than others come last: a lucky first one may look best."""
+        here = [s for s in self.summaries.values() if s.column == column]
+        most = max((s.accuracy.n for s in here), default=0)
+        return sorted(here, key=lambda s: (s.accuracy.n < most, -s.accuracy.mean))
+
+    def difference(self, row: str, other: str, column: str) -> Difference | None:
+        """By how much `row` is ahead of `other`, paired by the seeds both have; None if there are none."""
+        return paired_difference(_accuracies(self.at(row, column)), _accuracies(self.at(other, column)))
 
     def seeds_if_fewer(self, summary: Summary) -> str:
-        """`1 of 3 seeds` of a cell that has fewer than others of its column: a lucky first one may look best."""
+        """`1 of 3 seeds` of a cell that has fewer than others of its column."""
         most = max(s.accuracy.n for s in self.summaries.values() if s.column == summary.column)
         return "" if summary.accuracy.n == most else f"{summary.accuracy.n} of {most} seeds"
+
+    @property
+    def column_head(self) -> str:
+        """What columns are: federations, unless they are something else (optimisers, in the ablation)."""
+        pairs = {(column, run.config["federation"]) for (_, column), at in self.runs.items() for run in at.values()}
+        return "Federation" if all(column == federation for column, federation in pairs) else "Column"
 
     @cached_property
     def all_runs(self) -> list[Run]:
@@ -122,7 +132,7 @@ def _load_study(path: Path) -> Results:
         baselines=study["baselines"],
         published=published,
         published_in=study["published_in"],
-        command=study["command"],
+        commands=tuple(study["commands"]),
         notes=_notes(study["stands_for"], columns, bool(published)),
         view=study.get("view", "accuracy"),
         failures=failures,
@@ -149,15 +159,15 @@ def _arrange(path: Path, found: list[Run]) -> Results:
         parts += [_named(key, run.config.get(key)) for key in names[1:] if key in differing]
         by_place.setdefault((" · ".join(parts), str(run.config["federation"])), {})[run.seed] = run
     rows = tuple(dict.fromkeys(row for row, _ in by_place))
+    name = path.resolve().name  # of "." too
     uniform = next((row for row in rows if row.split(" · ")[0] == "uniform"), None)
     return Results(
-        title=f"Run {path.name}" if len(found) == 1 else f"Runs in {path.name}",
+        title=f"Run {name}" if len(found) == 1 else f"Runs in {name}",
         path=path,
         rows=rows,
         columns=tuple(dict.fromkeys(column for _, column in by_place)),
         runs=by_place,
         baselines={} if uniform is None else dict.fromkeys(rows, uniform),
-        command=f"feddiverse report {path.name}",
     )
 
 

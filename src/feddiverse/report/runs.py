@@ -94,7 +94,7 @@ def read(path: Path) -> Run:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path / 'config.toml'} cannot be read ({error}); is {path} a run directory?") from error
     lines = _text(path / "rounds.jsonl").splitlines()
-    return Run(
+    run = Run(
         path=path,
         config=config,
         result=read_json(path / "result.json"),
@@ -103,6 +103,20 @@ def read(path: Path) -> Run:
         triplets=read_json(path / "triplets.json") if (path / "triplets.json").exists() else None,
         environment=read_json(path / "environment.json") if (path / "environment.json").exists() else {},
     )
+    _look_through(run)
+    return run
+
+
+def _look_through(run: Run) -> None:
+    """At all that tables and figures rest on, so that damage is told with the folder it is in."""
+    try:
+        looked_at = (run.seed, run.config["federation"], run.config["selector"], run.worst_group_accuracy,
+                     run.result["groups"], run.curve[0][-1], run.selection, run.true_triplets, run.estimated_triplets,
+                     run.federation["class_names"], run.federation["attribute_names"])  # fmt: skip
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__} {error}"
+        raise UserError(f"The run in {run.path} is damaged ({what}); delete it and run it again.") from error
+    del looked_at
 
 
 def find(folder: Path) -> Iterator[Path]:

@@ -50,15 +50,8 @@ def to_rich(table: Table) -> "RichTable":
     rich = RichTable(title=escape(table.title))
     for index, name in enumerate(table.columns):
         rich.add_column(escape(name), justify="right" if table.is_numeric(index) else "left")
-    style = {"best": "[bold]{}[/bold]", "second": "[underline]{}[/underline]", "": "{}"}
     for row in table.rows:
-        rich.add_row(
-            *(
-                style[cell.mark].format(escape(cell.text))
-                + (f"\n[dim]{escape(cell.beside)}[/dim]" if cell.beside else "")
-                for cell in row
-            )
-        )
+        rich.add_row(*(_rich(cell, "\n") for cell in row))
     return rich
 
 
@@ -71,9 +64,16 @@ def to_stacked_rich(table: Table) -> "RichTable":
     for row in table.rows:
         rich.add_row(f"[bold]{escape(row[0].text)}[/bold]", "")
         for head, cell in zip(table.columns[1:], row[1:], strict=True):
-            beside = f"  [dim]{escape(cell.beside)}[/dim]" if cell.beside else ""
-            rich.add_row("  " + escape(head), escape(cell.text) + beside)
+            rich.add_row("  " + escape(head), _rich(cell, "  "))
     return rich
+
+
+def _rich(cell: Cell, between: str) -> str:
+    from rich.markup import escape
+
+    style = {"best": "[bold]{}[/bold]", "second": "[underline]{}[/underline]", "": "{}"}
+    beside = f"{between}[dim]{escape(cell.beside)}[/dim]" if cell.beside else ""
+    return style[cell.mark].format(escape(cell.text)) + beside
 
 
 def to_markdown(table: Table) -> str:
@@ -103,7 +103,11 @@ def to_csv(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
-        [head for i, name in enumerate(table.columns) for head in (name, *(f"{name} {key}" for key in further[i]))]
+        [
+            _csv_text(head)
+            for i, name in enumerate(table.columns)
+            for head in (name, *(f"{name} {key}" for key in further[i]))
+        ]
     )
     for row in table.rows:
         writer.writerow(
@@ -119,8 +123,12 @@ def to_csv(table: Table) -> str:
 def _csv_value(cell: Cell) -> str | float:
     if cell.value is not None or cell.text == "–":
         return "" if cell.value is None else cell.value
-    # A text that a spreadsheet would take for a formula is quoted, since names come from data.
-    return "'" + cell.text if cell.text[:1] in {"=", "+", "@"} else cell.text
+    return _csv_text(cell.text)
+
+
+def _csv_text(text: str) -> str:
+    """A text that a spreadsheet would take for a formula is quoted, since names come from data."""
+    return "'" + text if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
 
 
 def to_latex(table: Table) -> str:
@@ -129,6 +137,7 @@ def to_latex(table: Table) -> str:
 
     def shown(cell: Cell) -> str:
         text = style[cell.mark] % _latex(cell.text)
+        text = "{}" + text if text[:1] in {"[", "*"} else text  # else the rule or line break before would take it
         return rf"{text} {{\scriptsize ({_latex(cell.beside)})}}" if cell.beside else text
 
     aligned = "".join("r" if table.is_numeric(i) else "l" for i in range(len(table.columns)))
@@ -175,6 +184,12 @@ _LATEX = {
     "−": r"$-$",
     "×": r"$\times$",
     "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+    "∈": r"$\in$",
+    "µ": r"$\mu$",
     "∀": r"$\forall$",
     "∉": r"$\notin$",
     "≠": r"$\neq$",

@@ -70,13 +70,20 @@ def comparison_table(results: Results) -> Table:
         rows.append(tuple(line))
     baselines = sorted({results.baselines[s.row] for s in results.summaries.values() if s.difference})
     against = f" to {', '.join(baselines)}" if len(baselines) == 1 else ""
-    heads = ["Method", *(["Federation"] if several else []), "Worst-group accuracy", *(["Paper"] if published else [])]
+    heads = [
+        "Method",
+        *([results.column_head] if several else []),
+        "Worst-group accuracy",
+        *(["Paper"] if published else []),
+    ]
     heads += [f"Difference{against}", *(f"Rounds to {100 * level:.0f} %" for level in LEVELS)]
-    notes = (
+    notes = [
         f"Mean ± {DEVIATION_RULE}. Differences are paired by seed, in percentage points, with a 95 % t interval.",
         "Rounds: mean first evaluated round at the level or above, over seeds that reach it (how many, if not all).",
-    )
-    return Table("comparison", "Every comparison", tuple(heads), tuple(rows), notes)
+        *([f"Paper: {results.published_in}."] if published else []),
+        *results.notes,
+    ]
+    return Table("comparison", "Every comparison", tuple(heads), tuple(rows), tuple(notes))
 
 
 def usage_table(results: Results) -> Table:
@@ -100,7 +107,13 @@ def usage_table(results: Results) -> Table:
                 Cell(f"{100 * smallest:.1f} %", 100 * smallest, beside=f"even: {100 / groups:.1f} %"),
             )
         )
-    heads = ("Method", *(["Federation"] if several else []), "Clients ever chosen", "Effective clients", "Rarest group")
+    heads = (
+        "Method",
+        *([results.column_head] if several else []),
+        "Clients ever chosen",
+        "Effective clients",
+        "Rarest group",
+    )
     notes = (
         "Effective clients: exp of the entropy of shares, how many evenly used clients would be as concentrated.",
         "Rarest group: its share of the data a round trains on, mean over rounds. Rounds of pre-training are left out. "
