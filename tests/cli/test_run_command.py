@@ -154,3 +154,4 @@ def test_every_option_and_key_is_documented() -> None:
 
 def test_clock() -> None:
     assert [clock(s) for s in (0, 61, 3599, 3600, 7325)] == ["0:00", "1:01", "59:59", "1:00:00", "2:02:05"]
+    assert clock(90_000) == "25:00:00"

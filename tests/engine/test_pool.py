@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 from engine_fakes import NUM_WEIGHTS, SPEC, Shift, noise_federation, once, shifted
+from threadpoolctl import threadpool_info
 
 from feddiverse.engine import shared
 from feddiverse.engine.local import LocalEngine
@@ -24,6 +25,17 @@ def engine_of(answer, workers=2, **federation):
 
 def values(replies):
     return [None if reply.vector is None else float(reply.vector[0]) for reply in replies]
+
+
+def test_a_worker_has_one_thread():
+    """NumPy's BLAS would start one a core in every worker."""
+
+    def threads(task, theta, client, samples, model):
+        counts = [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+        return Reply(client, vector=np.array([max(counts)], np.float32))
+
+    with engine_of(threads) as engine:
+        assert values(engine.ask(TASK, THETA, [0, 1])) == [1, 1]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.numpy import load_file
 from feddiverse.errors import RunError, UserError
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.run import execute
-from feddiverse.experiment.run_directory import read_records
+from feddiverse.experiment.run_directory import RunDirectory, read_records
 
 CONFIG = Config(rounds=6, evaluate_every=4, num_selected=3, seed=7)
 TIMES = ("seconds", "selection_seconds", "traffic")
@@ -168,6 +169,45 @@ def test_a_run_that_lost_its_clients_goes_on_when_they_are_back(tmp_path: Path) 
     with pytest.raises(RunError):
         execute(CONFIG, tmp_path, engine=BrokenEngine)
     assert execute(CONFIG, tmp_path, engine=NoiseEngine)["rounds"] == 6
+
+
+def test_a_run_that_ends_without_clients_has_no_result_however_often_it_is_asked(tmp_path: Path) -> None:
+    config = replace(CONFIG, rounds=3)
+    for _ in range(2):
+        with pytest.raises(RunError, match="usable weights"):
+            execute(config, tmp_path, engine=BrokenEngine)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_disk_that_is_full_from_the_start_leaves_a_run_that_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config(rounds=2, evaluate_every=1, num_selected=2, selector="fake_engine:Warned")
+    with monkeypatch.context() as patched:
+
+        def full(self: object, snapshot: object) -> None:
+            raise UserError("Cannot write it: no space left")
+
+        patched.setattr(RunDirectory, "write_checkpoint", full)
+        with pytest.raises(UserError, match="no space left"):
+            execute(config, tmp_path / "a", engine=NoiseEngine)
+    assert execute(config, tmp_path / "a", engine=NoiseEngine)["rounds"] == 2
+
+
+def test_going_on_with_another_torch_is_told(tmp_path: Path) -> None:
+    def interrupt(record: dict[str, Any]) -> None:
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(CONFIG, tmp_path, engine=NoiseEngine, on_round=interrupt)
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    now, environment["torch"] = environment["torch"], "1.0"
+    (tmp_path / "environment.json").write_text(json.dumps(environment))
+    execute(CONFIG, tmp_path, engine=NoiseEngine)
+    warnings = [warning for record in read_records(tmp_path) for warning in record["warnings"]]
+    assert [w for w in warnings if f"torch 1.0, now {now}" in w] == [w for w in warnings if "other software" in w]
+    assert sum("other software" in warning for warning in warnings) == 1
 
 
 def test_a_full_disk_in_the_middle_is_told_and_the_run_goes_on_later(

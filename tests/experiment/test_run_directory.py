@@ -83,6 +83,26 @@ def test_lines_after_the_checkpoint_and_torn_ones_are_cut_off(tmp_path: Path) ->
     assert read_records(tmp_path) == [{"round": 1}, {"round": 2}, {"round": 3, "again": True}]
 
 
+@pytest.mark.parametrize("line", ["5", '"x"', "[]", "{}", "null"])
+def test_a_line_that_is_no_record_is_cut_off_too(tmp_path: Path, line: str) -> None:
+    with RunDirectory(tmp_path, CONFIG) as directory:
+        directory.append({"round": 1})
+        directory.write_checkpoint(snapshot(1))
+    with (tmp_path / "rounds.jsonl").open("a") as stream:
+        stream.write(line + "\n")
+    with RunDirectory(tmp_path, CONFIG) as directory:
+        assert directory.go_back_to_checkpoint().round == 1
+    assert read_records(tmp_path) == [{"round": 1}]
+
+
+@pytest.mark.parametrize("content", ["5", "[]", "{}", "{"])
+def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
+    with RunDirectory(tmp_path, CONFIG) as directory:
+        (tmp_path / "result.json").write_text(content)
+        with pytest.raises(UserError, match=r"result.json is damaged"):
+            directory.read_json("result.json")
+
+
 def test_without_a_checkpoint_everything_starts_again(tmp_path: Path) -> None:
     with RunDirectory(tmp_path, CONFIG) as directory:
         directory.append({"round": 1})

@@ -1,6 +1,5 @@
 """What a person sees of a run: a bar on a terminal, a line per evaluated round elsewhere; always on stderr."""
 
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -91,4 +90,6 @@ class Live:
 
 def clock(seconds: float) -> str:
     """Seconds as m:ss or h:mm:ss."""
-    return time.strftime("%-M:%S" if seconds < 3600 else "%-H:%M:%S", time.gmtime(seconds))
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -4,6 +4,7 @@ import mmap
 
 import numpy as np
 
+from feddiverse.errors import UserError
 from feddiverse.messages import Vector
 
 # Slots beyond what the workers need at least let them go on while a slow client holds up the order of replies.
@@ -21,7 +22,10 @@ class SharedVectors:
     def __init__(self, num_weights: int, num_workers: int) -> None:
         vector_bytes = max(4 * num_weights, 4)
         self.num_slots = max(num_workers + 2, min(SPARE_BYTES // vector_bytes, MAX_SLOTS))
-        memory = mmap.mmap(-1, vector_bytes * (self.num_slots + 1))
+        try:
+            memory = mmap.mmap(-1, vector_bytes * (self.num_slots + 1))
+        except OSError as error:
+            raise UserError(f"There is no memory for {num_workers:,} workers ({error.strerror}); use fewer.") from error
         vectors = np.frombuffer(memory, np.float32).reshape(self.num_slots + 1, -1)
         self.theta: Vector = vectors[0, :num_weights]
         self._slots = vectors[1:]

@@ -97,11 +97,14 @@ def serve(
 def _use_one_thread() -> None:
     """One thread a process: as fast on many workers, and the same bits on any machine and number of workers.
 
-    A forked process has none of its parent's OpenMP threads; with one thread torch asks for none.
+    A forked process has none of its parent's OpenMP threads; with one thread torch asks for none. NumPy's BLAS would
+    start one a core in every worker.
     """
     import torch
+    from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(1)
+    threadpool_limits(1, "blas")
 
 
 def _keep_freed_memory() -> None:

@@ -101,17 +101,22 @@ def _own_defaults(federation: Any, optimizer: Any) -> dict[str, Any]:
     }
 
 
+LARGEST = 2**63 - 1
 _INSIDE = {"at least": operator.ge, "above": operator.gt, "at most": operator.le, "below": operator.lt}
 
 
 def _checked(name: str, type_: Any, value: Any, rule: Mapping[str, Any]) -> Any:
     """The value in its key's type, or a `UserError` that names the key."""
+    if type(value) is int and not -LARGEST <= value <= LARGEST:
+        raise UserError(f"Config key '{name}' is too large a number.")
     if type_ is float and type(value) is int:
         value = float(value)
     if type(value) is not type_:
         kinds = {int: "a whole number", float: "a number", str: "text"}
         raise UserError(f"Config key '{name}' must be {kinds[type_]}, not {value!r}.")
     if type_ is str:
+        if any("\ud800" <= c <= "\udfff" for c in value):  # bytes that are no text, as the command line passes them on
+            raise UserError(f"Config key '{name}' must be text in UTF-8, not {value!r}.")
         if rule["choices"] and value not in rule["choices"]:
             raise UserError(f"Config key '{name}' must be one of {', '.join(rule['choices'])}, not {value!r}.")
         return value
@@ -158,7 +163,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # no TOML, or a number of thousands of digits
         return text
     return parsed["value"] if len(parsed) == 1 else text
 

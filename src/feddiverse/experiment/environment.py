@@ -59,6 +59,14 @@ def refuse_other_inputs(before: dict[str, Any], now: dict[str, Any]) -> None:
             )
 
 
+def other_versions(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """A sentence if the run goes on with other libraries or layers than it began with, whose rounding may differ."""
+    keys = ("feddiverse", "python", "platform", *LIBRARIES, "layers")
+    changed = [f"{key} {before.get(key)}, now {now[key]}" for key in keys if before.get(key) != now[key]]
+    what = "The run goes on with other software than it began with, and may not give the same bits"
+    return [f"{what}: {'; '.join(changed)}."] if changed else []
+
+
 def fingerprint(federation: Federation) -> str:
     """SHA-256 over the source's own fingerprint and who holds which sample showing which attribute."""
     digest = hashlib.sha256(federation.source.fingerprint.encode())

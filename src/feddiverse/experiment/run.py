@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feddiverse.errors import UserError
+from feddiverse.errors import RunError, UserError
 from feddiverse.experiment import environment
 from feddiverse.experiment.checkpoint import Snapshot, Writer
 from feddiverse.experiment.config import Config, settings
@@ -21,7 +21,7 @@ from feddiverse.experiment.run_directory import RunDirectory, read_config, read_
 from feddiverse.federation import Federation
 from feddiverse.messages import Engine, Train, Vector
 from feddiverse.server import aggregation, selection
-from feddiverse.server.rounds import Plan, Round, rounds
+from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Plan, Round, rounds
 
 if TYPE_CHECKING:  # it brings torch: a run's directory is made before that is loaded
     from feddiverse.models import ModelSpec
@@ -63,8 +63,8 @@ def execute(
             try:
                 run = _Run(config, directory)
                 result = run.train(_opener(engine, workers, device), on_round)
-            except UserError:
-                if directory.is_new and not (out / "checkpoint.safetensors").exists():
+            except Exception:
+                if directory.is_new and not read_records(out):
                     directory.abandon()
                 raise
     return {**result, "run_dir": str(out)}
@@ -104,7 +104,7 @@ class _Run:
         self.selector = selection.build(config.selector, known)
         self.aggregator = aggregation.build(config.optimizer, known)
         self.plan = Plan(_training(config), config.rounds, known["num_selected"], config.evaluate_every)
-        self._describe(weights)
+        self._news = self._describe(weights)
 
         snapshot = directory.go_back_to_checkpoint()
         if snapshot is None:
@@ -115,14 +115,16 @@ class _Run:
         self.start = snapshot
         self._told = {warning for record in read_records(directory.path) for warning in record["warnings"]}
 
-    def _describe(self, weights: Path | None) -> None:
-        """`environment.json` and `federation.json`; later sessions must have the same data and starting weights."""
+    def _describe(self, weights: Path | None) -> list[str]:
+        """`environment.json` and `federation.json`; later sessions must have the same data and starting weights, and
+        it is told if they have other libraries."""
         now = environment.describe(self.federation, weights)
         if before := self.directory.read_json("environment.json"):
             environment.refuse_other_inputs(before, now)
-            return
+            return environment.other_versions(before, now)
         self.directory.write_json("federation.json", describe_federation(self.federation, self.plan.num_selected))
         self.directory.write_json("environment.json", now)
+        return []
 
     def train(self, open_engine: OpenEngine, on_round: OnRound | None) -> dict[str, Any]:
         """The rounds that are left, each recorded as soon as it is done; then the result."""
@@ -138,12 +140,19 @@ class _Run:
             for done in loop:
                 theta = done.theta
                 record = as_record(done)
+                record["warnings"] += self._news
+                self._news = []
                 if done.test is not None or done.round == self.selector.pretraining_rounds + 1:
                     record["warnings"] += self._write_triplets()
                 self.directory.append(record)
                 writer.submit(self._snapshot(done))
                 if on_round:
                     on_round(record)
+        if self.start.round == self.config.rounds and self.start.lost_in_a_row >= MAX_LOST_IN_A_ROW:
+            raise RunError(
+                f"No client sent usable weights in the last {self.start.lost_in_a_row} rounds of the run in "
+                f"{self.directory.path}; delete it and run it again."
+            )
         self._write_triplets()  # in case the run was killed just before it
         result = self._result(theta, read_records(self.directory.path))
         self.directory.write_json("result.json", result)

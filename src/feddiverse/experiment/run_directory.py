@@ -56,7 +56,7 @@ def _complete_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                 record = json.loads(line) if line.endswith(b"\n") else None
             except ValueError:
                 record = None
-            if record is None:
+            if not isinstance(record, dict) or not isinstance(record.get("round"), int):
                 return
             yield record, end
 
@@ -118,7 +118,8 @@ class RunDirectory:
 
     def abandon(self) -> None:
         """Leave no trace of a run that could not even start."""
-        for name in ("config.toml", "environment.json", "federation.json", "rounds.jsonl", ".lock"):
+        made = ("config.toml", "environment.json", "federation.json", "triplets.json", "rounds.jsonl", ".lock")
+        for name in made:
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
         with contextlib.suppress(OSError):
@@ -134,6 +135,8 @@ class RunDirectory:
         path = self.path / name
         try:
             content: dict[str, Any] = json.loads(path.read_bytes())
+            if not isinstance(content, dict) or not content:
+                raise ValueError("it should hold a JSON object")
         except FileNotFoundError:
             return None
         except ValueError as error:

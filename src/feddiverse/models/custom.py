@@ -10,7 +10,11 @@ from feddiverse.errors import UserError
 
 def build(path: str, num_classes: int, shape: tuple[int, int, int]) -> nn.Module:
     """The module that `package.module:factory` makes of `(num_classes, shape)`, with `features` and `head`."""
-    module = factory(path)(num_classes, shape)
+    make = factory(path)
+    try:
+        module = make(num_classes, shape)
+    except Exception as error:
+        raise UserError(f"{path}({num_classes}, {shape}) failed: {type(error).__name__}: {error}.") from error
     if not isinstance(module, nn.Module):
         raise UserError(f"{path} gave a {type(module).__name__}; a model factory must return a torch.nn.Module.")
     if callable(getattr(module, "features", None)) and isinstance(getattr(module, "head", None), nn.Module):
@@ -25,7 +29,7 @@ def factory(path: str) -> Callable[[int, tuple[int, int, int]], object]:
         raise UserError(f"There is no model named {path!r}: use mobilenet, cnn or package.module:factory.")
     try:
         found = getattr(importlib.import_module(package), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two: no path of a package
         raise UserError(f"The model {path!r} cannot be imported: {error}.") from error
     if not callable(found):
         raise UserError(f"{path} is no function; a model factory is called with (num_classes, shape).")
