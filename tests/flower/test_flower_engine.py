@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from fake_grid import FakeGrid
@@ -80,10 +82,10 @@ def test_the_same_replies_as_the_local_engine_to_the_bit_in_the_order_asked(
 
 
 def test_every_question_has_a_name_on_the_wire_that_the_meter_counts_it_under() -> None:
-    assert [wire.action(type(task)) for task in TASKS] == [meter.kind(task) for task in TASKS]
+    assert [wire.action(type(task)) for task in TASKS] == [f"feddiverse_{meter.kind(task)}" for task in TASKS]
     assert len({wire.action(kind) for kind in ANSWERS}) == len(ANSWERS)
     assert wire.message_type(TASKS[0]) == "train"
-    assert wire.message_type(TASKS[5]) == "query.feature_moments"
+    assert wire.message_type(TASKS[5]) == "query.feddiverse_feature_moments"
 
 
 def test_questions_about_data_alone_travel_without_the_model(grid: FakeGrid) -> None:
@@ -109,7 +111,7 @@ def test_a_lost_client_fails_alone_and_is_taken_back_when_it_says_who_it_is(grid
     grid.online[2001] = 1  # the same partition under a new node id
     assert sorted(engine.clients) == [0, 1, 2, 3, 4]
     assert [reply.failure for reply in engine.ask(LabelCounts(3, 1), THETA, [1])] == [None]
-    assert grid.asked("query.label_counts")[-1] == 2001
+    assert grid.asked("query.feddiverse_label_counts")[-1] == 2001
 
 
 def test_the_same_node_restarted_is_taken_back(grid: FakeGrid) -> None:
@@ -150,7 +152,7 @@ def test_nonsense_from_a_client_is_a_failure_of_that_client() -> None:
 
 def test_nobody_there_is_told_and_those_who_are_not_ours_are_not_waited_for(grid: FakeGrid) -> None:
     grid.online = {}
-    with pytest.raises(RunError, match="No client said who it is within 0 s, 0 nodes failed"):
+    with pytest.raises(RunError, match="No client said who it is within 0 s: are SuperNodes connected"):
         _ = FlowerEngine(grid, 5, QUICK).clients
     grid.online = {1: 0, 2: 99}  # there is no client 99 in the federation
     assert list(FlowerEngine(grid, 2, Timeouts()).clients) == [0]
@@ -163,15 +165,71 @@ def test_of_two_nodes_with_one_partition_the_newer_is_asked(grid: FakeGrid) -> N
     for _ in range(3):
         assert len(engine.clients) == 5
         assert next(engine.ask(LabelCounts(3, 1), THETA, [3])).failure is None
-    assert grid.asked("query.label_counts") == [2003] * 3
+    assert grid.asked("query.feddiverse_label_counts") == [2003] * 3
     assert grid.asked(wire.HELLO).count(1003) == 1, "the older one is not greeted again and again"
 
 
 def test_a_node_that_talks_nonsense_is_no_client() -> None:
     app = ClientApp()
     app.query(wire.HELLO_ACTION)(lambda message, context: Message(RecordDict(), reply_to=message))
-    with pytest.raises(RunError, match="2 nodes failed"):
+    with pytest.raises(
+        RunError, match=r"2 nodes failed to.* Node 1000: what it says of itself cannot be read \(KeyError"
+    ):
         _ = FlowerEngine(FakeGrid(app, 2), 2, QUICK).clients
+
+
+@pytest.mark.parametrize("name", ["partition-id", "num-examples", "num-partitions"])
+@pytest.mark.parametrize("value", [math.inf, math.nan, -5, 2**63], ids=str)
+def test_a_node_whose_numbers_are_none_to_count_with_is_refused_alone(
+    grid: FakeGrid, name: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_answer = grid._answer
+
+    def answer(message: Message, node: int) -> Message:
+        reply = true_answer(message, node)
+        if node == 1002:
+            reply.content.metric_records["metrics"][name] = value
+        return reply
+
+    monkeypatch.setattr(grid, "_answer", answer)
+    engine = FlowerEngine(grid, 5, QUICK)
+    assert sorted(engine.clients) == [0, 1, 3, 4]
+    assert f"{name} is {value}" in engine._refused[1002]
+    number = wire.encode_reply(Reply(7, metrics={}))
+    number["metrics"]["num-examples"] = value
+    assert "cannot be read (ValueError: num-examples is" in str(wire.decode_reply(7, number).failure)
+
+
+def test_a_refused_node_is_told_once_and_greeted_again(grid: FakeGrid, caplog: pytest.LogCaptureFixture) -> None:
+    grid.broken = {1002: 2, 1003: 2}
+    engine = FlowerEngine(grid, 5, QUICK)
+    with caplog.at_level("WARNING", "flwr"):
+        assert sorted(engine.clients) == [0, 1, 4]
+        assert sorted(engine.clients) == [0, 1, 4]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert told[0].startswith("node 1002, 1003: left out")
+    assert told[0].endswith("it failed to say who it is (as the test asked)")
+    grid.broken = {}
+    assert sorted(engine.clients) == [0, 1, 2, 3, 4], "a failure that is over excludes nobody"
+
+
+def test_waiting_ends_when_it_is_known_to_be_in_vain(grid: FakeGrid) -> None:
+    class Doomed(FlowerEngine):
+        doomed = False
+
+        def check(self) -> None:
+            if self.doomed:
+                raise RunError("the grid is dead")
+
+    engine = Doomed(grid, 5)
+    assert engine.clients
+    engine.doomed = True
+    grid.silent = {1000}
+    with pytest.raises(RunError, match="the grid is dead"):
+        next(engine.ask(LabelCounts(3, 1), THETA, [0]))
+    with pytest.raises(RunError, match="the grid is dead"):
+        _ = engine.clients
 
 
 def test_replies_wait_at_the_superlink_until_nearly_their_turn(grid: FakeGrid, monkeypatch: pytest.MonkeyPatch) -> None:

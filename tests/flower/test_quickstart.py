@@ -32,7 +32,7 @@ def test_both_run_and_learn(app: tuple[str, Any, Any], capsys: pytest.CaptureFix
     grid.run_config = dict(CONFIG)
     server_app(grid, Context(1, 0, {}, RecordDict(), dict(CONFIG)))
     assert "accuracy of the last round: {1:" in capsys.readouterr().out
-    asked = len(grid.asked("query.attribute_triplet"))
+    asked = len(grid.asked("query.feddiverse_attribute_triplet"))
     assert asked == (0 if which == "before" else 8)
     assert len(grid.asked("train")) == (12 if which == "before" else 8 + 4 + 4)
 

@@ -7,8 +7,10 @@ message it answers, so it does not matter in which order replies come, or who sa
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from logging import WARNING
 
 from flwr.app import Message, RecordDict
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from feddiverse.engine import flower_wire as wire
@@ -20,6 +22,7 @@ PULLED_AHEAD = 16  # replies fetched before it is their turn; the rest wait at t
 SHORTEST_POLL, LONGEST_POLL = 0.02, 0.5  # seconds
 GONE = (3, 4, 5)  # Flower's error codes for a message that expired, a reply that did, and a node that is away
 NO_LIMIT = 12 * 3600.0  # how long Flower keeps messages anyway
+NAMED = 10  # clients or nodes that one warning lists
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,21 @@ class Timeouts:
 
     def of(self, task: Task) -> float:
         return self.train if isinstance(task, Train) else self.query
+
+
+class Notices:
+    """Warnings in Flower's log. Each is given once of each client or node, though it may be true in every round."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, int]] = set()
+
+    def tell(self, kind: str, numbers: Iterable[int], what: str) -> None:
+        """That `what` is true of the clients or nodes (`kind`) with these numbers."""
+        new = sorted({number for number in numbers if (what, number) not in self._told})
+        if new:
+            self._told |= {(what, number) for number in new}
+            more = f" and {len(new) - NAMED} more" if len(new) > NAMED else ""
+            log(WARNING, "%s %s%s: %s", kind, ", ".join(map(str, new[:NAMED])), more, what)
 
 
 class FlowerEngine:
@@ -49,23 +67,39 @@ class FlowerEngine:
         self.nodes: dict[int, int] = {}  # client → the node it is reached at
         self._sizes: dict[int, int] = {}
         self._greeted: dict[str, int] = {}  # unanswered greeting → node
-        self._refused: set[int] = set()
+        self._refused: dict[int, str] = {}  # node → why it is no client of ours, for now
+        self._replaced: set[int] = set()  # nodes whose partition came back under another node
+        self._notices = Notices()
+
+    def check(self) -> None:
+        """Called while we wait: raises where it can be known that nobody will answer any more."""
 
     @property
     def clients(self) -> Mapping[int, int]:
-        """The clients there now: id → number of training samples. Who comes back is greeted here."""
+        """The clients there now: id → number of training samples. Who comes back, or was refused, is greeted here."""
+        self._refused.clear()  # what made a node fail last time may be over
         deadline = time.monotonic() + self._timeouts.hello
         for _ in _until(deadline):
+            self.check()
             self._meet()
-            if len(self._sizes) + len(self._refused) >= self._expected:
+            if len(self._sizes) + len(self._refused) + len(self._replaced) >= self._expected:
                 break
+        for reason in sorted(set(self._refused.values())):
+            nodes = [node for node, its_reason in self._refused.items() if its_reason == reason]
+            self._notices.tell("node", nodes, f"left out until the next round, when it is greeted again: {reason}")
         if not self._sizes:
-            raise RunError(
-                f"No client said who it is within {self._timeouts.hello:.0f} s, {len(self._refused)} nodes failed to:"
-                " are SuperNodes connected, and does their ClientApp answer our questions?"
-            )
+            raise self._nobody()
         self._expected = 1  # from now on the run goes on with those who are there
         return dict(sorted(self._sizes.items()))
+
+    def _nobody(self) -> RunError:
+        if not self._refused:
+            return RunError(f"No client said who it is within {self._timeouts.hello:.0f} s: are SuperNodes connected?")
+        node, reason = next(iter(self._refused.items()))
+        return RunError(
+            f"No client said who it is, {len(self._refused)} nodes failed to: does their ClientApp answer our"
+            f" questions? Node {node}: {reason}"
+        )
 
     def _meet(self) -> None:
         """Forget who is gone, greet who is new, hear who answered. Waits for nobody."""
@@ -73,8 +107,10 @@ class FlowerEngine:
         for client in [client for client, node in self.nodes.items() if node not in online]:
             self._forget(client)
         self._greeted = {message: node for message, node in self._greeted.items() if node in online}
-        self._refused &= online
-        strangers = online - set(self.nodes.values()) - set(self._greeted.values()) - self._refused
+        self._refused = {node: reason for node, reason in self._refused.items() if node in online}
+        self._replaced &= online
+        known = {*self.nodes.values(), *self._greeted.values(), *self._refused, *self._replaced}
+        strangers = online - known
         greetings = [Message(self.greeting, node, wire.HELLO, ttl=self._timeouts.hello) for node in sorted(strangers)]
         self._push(greetings)
         self._greeted |= {m.metadata.message_id: m.metadata.dst_node_id for m in greetings}
@@ -82,18 +118,19 @@ class FlowerEngine:
             self._hear(self._greeted.pop(answered), message)
 
     def _hear(self, node: int, message: Message) -> None:
-        """A node's answer to our greeting. One that makes no sense is no client of ours (until it connects anew)."""
+        """A node's answer to our greeting. One that makes no sense is no client of ours (until it is greeted anew)."""
         if message.has_error():
             if message.error.code not in GONE:
-                self._refused.add(node)
+                self._refused[node] = f"it failed to say who it is ({message.error.reason})"
             return
         try:
             client, size, num_partitions = wire.read_introduction(message.content)
-        except (KeyError, TypeError, ValueError):
-            self._refused.add(node)
+        except (KeyError, TypeError, ValueError) as error:
+            self._refused[node] = f"what it says of itself cannot be read ({type(error).__name__}: {error})"
             return
         if client in self.nodes:  # it came back under another id; the old one may not be known to be dead yet
-            self._refused.add(self.nodes[client])
+            self._replaced.add(self.nodes[client])
+            self._notices.tell("node", [self.nodes[client]], f"left out, since node {node} now is client {client}")
         self.nodes[client], self._sizes[client] = node, size
         self._expected = min(self._expected, num_partitions or self._expected)
 
@@ -128,6 +165,7 @@ class FlowerEngine:
                 continue
             soon = [asked[c] for c in clients[position : position + PULLED_AHEAD] if c in asked]
             for _ in _until(deadline):
+                self.check()
                 arrived |= self._pull([message for message in soon if message not in arrived])
                 if asked[client] in arrived:
                     break

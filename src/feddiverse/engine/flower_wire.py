@@ -18,20 +18,22 @@ from feddiverse.server.meter import WITHOUT_THETA
 TASK, TASK_ARRAYS = "feddiverse.task", "feddiverse.arrays"  # names that no other app's records have
 ARRAYS, METRICS, TROUBLE = "arrays", "metrics", "trouble"
 THETA, VECTOR = "theta", "vector"
+LARGEST = 2**63 - 1
 NUM_EXAMPLES, SECONDS, PARTITION, PARTITIONS = "num-examples", "seconds", "partition-id", "num-partitions"
 
-HELLO_ACTION = "hello"
+OURS = "feddiverse_"  # before the name of each question: an app may have a query "loss" of its own
+HELLO_ACTION = f"{OURS}hello"
 HELLO = f"query.{HELLO_ACTION}"
 """Who are you? Asked of every node once, because node ids are random in every run and partition ids are not."""
 
 
 def action(kind: type[Task]) -> str:
-    """A question's name on the wire: its class in snake_case."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
+    """A question's name on the wire: its class in snake_case, marked as ours."""
+    return OURS + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def message_type(task: Task) -> str:
-    """Flower's `train` for local training, `query.<kind>` for every other question."""
+    """Flower's `train` for local training, `query.feddiverse_<kind>` for every other question."""
     return "train" if type(task) is Train else f"query.{action(type(task))}"
 
 
@@ -84,7 +86,18 @@ def introduction(client: int, num_examples: int, node_config: Mapping[str, Any])
 def read_introduction(content: RecordDict) -> tuple[int, int, int]:
     """Client, number of samples, and number of partitions (0: not told). Raises what is raised by nonsense."""
     about: Mapping[str, Any] = content.metric_records[METRICS]
-    return int(about[PARTITION]), int(about[NUM_EXAMPLES]), int(about.get(PARTITIONS, 0))
+    return (
+        natural(PARTITION, about[PARTITION]),
+        natural(NUM_EXAMPLES, about[NUM_EXAMPLES]),
+        natural(PARTITIONS, about.get(PARTITIONS, 0)),
+    )
+
+
+def natural(name: str, value: float) -> int:
+    """A number that a client sent, if it is one to count with: finite, not negative, and within 63 bits (NumPy's)."""
+    if not 0 <= value <= LARGEST:  # NaN is neither
+        raise ValueError(f"{name} is {value}")
+    return int(value)
 
 
 def encode_reply(reply: Reply) -> RecordDict:
@@ -108,7 +121,7 @@ def decode_reply(client: int, content: RecordDict) -> Reply:
         trouble = content.config_records.get(TROUBLE)
         return Reply(
             client,
-            num_examples=int(metrics.pop(NUM_EXAMPLES)),
+            num_examples=natural(NUM_EXAMPLES, metrics.pop(NUM_EXAMPLES)),
             vector=vector,
             seconds=metrics.pop(SECONDS),
             metrics=metrics,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from feddiverse.client import tasks
 from feddiverse.engine import flower_wire as wire
+from feddiverse.errors import UserError
 from feddiverse.federation import Samples
 from feddiverse.messages import (
     AttributeTriplet,
@@ -50,8 +51,11 @@ def answer_questions(app: ClientApp, data: Data, num_classes: int) -> ClientApp:
 
 
 def _client(context: Context) -> int:
-    """Its partition; a node without one goes by its own id, which stays the same while it is registered."""
-    return int(context.node_config.get(wire.PARTITION, context.node_id))
+    """Its partition; a node without one goes by its own id, which stays the same while it is registered.
+
+    Flower draws node ids of 64 bits; ours have 63, as NumPy's integers do.
+    """
+    return int(context.node_config.get(wire.PARTITION, context.node_id & wire.LARGEST))
 
 
 def _hello(data: Data, message: Message, context: Context) -> Message:
@@ -137,5 +141,7 @@ def features_of(
             seen = body.features(x.to(device))
             losses = nn.functional.cross_entropy(body.head(seen), y.to(device), reduction="none")
             parts.append((seen.cpu(), y.cpu(), losses.cpu()))
+    if not parts:
+        raise UserError("The loader gave no batch, so there are no features: give this client data, or leave it out.")
     features, labels, all_losses = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
     return features, labels, all_losses
