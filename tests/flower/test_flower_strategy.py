@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from fake_grid import FakeGrid
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -14,11 +14,17 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from feddiverse.engine import flower_wire as wire
 from feddiverse.errors import RunError, UserError
 from feddiverse.flower import FedDiverse, Selecting, answer_questions, features_of
 from feddiverse.flower.answers import ANSWERED, HeadOnly
+from feddiverse.flower.strategy import _flat, _seen, _with_steps
 from feddiverse.heterogeneity import triplet
+from feddiverse.messages import Reply
+from feddiverse.server.estimation import Oracle
 from feddiverse.server.selection.base import Selector
+from feddiverse.server.selection.feddiverse import FedDiverse as FedDiverseSelector
+from feddiverse.server.selection.hcsfed import HCSFed
 
 # Twelve clients of two classes: eight see the attribute go with the class, two are balanced, two lack a class.
 TABLES = np.array([[[30, 2], [2, 30]]] * 8 + [[[16, 16], [16, 16]]] * 2 + [[[31, 31], [1, 1]]] * 2)
@@ -176,9 +182,117 @@ def test_nodes_without_partitions_go_by_their_own_ids() -> None:
     assert set(strategy.chosen[1]) <= {1000, 1001, 1002, 1003}
 
 
-def test_an_app_that_does_not_answer_is_told() -> None:
-    with pytest.raises(RunError, match="does their ClientApp answer our questions"):
+@pytest.mark.parametrize("selector", ["uniform", "pow_d"])
+def test_node_ids_of_64_bits_are_no_obstacle(selector: str) -> None:
+    grid = FakeGrid(make_app(with_losses=True), 4, partitions=False)
+    grid.online = {2**63 + 10 + k: k for k in range(4)}
+    strategy = Selecting(FedAvg(fraction_train=0.5, fraction_evaluate=0), selector)
+    run(strategy, grid, 1)
+    assert [2**63 + client for client in strategy.chosen[1]] == grid.asked("train")
+
+
+class LosingGrid(FakeGrid):
+    """Node 1003 says who it is and goes away when it is asked anything else: `how` is silence, or an error code."""
+
+    how: str | int = "silent"
+
+    def push_messages(self, messages):  # type: ignore[no-untyped-def]
+        ids = []
+        for message in messages:
+            kind = message.metadata.message_type
+            lost = message.metadata.dst_node_id == 1003 and kind.startswith("query.") and kind != wire.HELLO
+            self.silent = {1003} if lost and self.how == "silent" else set()
+            self.broken = {1003: self.how} if lost and isinstance(self.how, int) else {}
+            ids += super().push_messages([message])
+        return ids
+
+
+@pytest.mark.parametrize("how", ["silent", 5])
+@pytest.mark.parametrize("name", ["feddiverse", "group_balance", "pow_d", "oort", "fed_cbs", "label_entropy"])
+def test_a_client_lost_while_being_asked_is_replaced_and_the_run_goes_on(name: str, how: str | int) -> None:
+    for fraction, expected in ((1.0, 5), (0.5, 3)):
+        grid = LosingGrid(make_app(with_losses=True), 6)
+        grid.how = how
+        inner = FedAvg(fraction_train=fraction, fraction_evaluate=0)
+        strategy = Selecting(inner, name, num_classes=2, query_timeout=0.2, pretraining_rounds=0)
+        run(strategy, grid, 1)
+        assert len(set(strategy.chosen[1])) == expected
+        assert 3 not in strategy.chosen[1]
+        assert grid.asked("train") == [1000 + k for k in strategy.chosen[1]]
+
+
+def test_who_does_not_answer_is_told_once_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", "flwr"):
+        run(Selecting(FedAvg(fraction_evaluate=0), "pow_d"), FakeGrid(make_app(), 3), 2)
+    told = [record.getMessage() for record in caplog.records]
+    assert [line for line in told if "it gives no losses" in line] == [
+        "client 0, 1, 2: no answer to query.feddiverse_loss: it gives no losses: let the function of answer_questions"
+        " return them as well"
+    ]
+
+
+def test_what_the_estimator_warns_of_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    selector = Watching()
+    selector.findings = lambda: {"warnings": ["The triplets are weak."]}  # type: ignore[method-assign]
+    with caplog.at_level("WARNING", "flwr"):
+        run(Selecting(FedAvg(fraction_evaluate=0), selector), FakeGrid(make_app(), 3), 2)
+    assert [record.getMessage() for record in caplog.records].count("The triplets are weak.") == 1
+
+
+def test_an_app_that_does_not_answer_is_told_with_the_reason() -> None:
+    with pytest.raises(RunError, match=r"does their ClientApp answer our questions.*Node 1000: .*feddiverse_hello"):
         run(Selecting(FedAvg()), FakeGrid(ClientApp(), 3), 1)
+
+
+def test_what_clients_of_another_app_cannot_answer_is_refused_at_once() -> None:
+    with pytest.raises(UserError, match="The selector 'hcsfed' does not work inside your own Flower app"):
+        Selecting(FedAvg(), "hcsfed")
+    with pytest.raises(UserError, match="The selector 'hcsfed' does not work"):
+        Selecting(FedAvg(), HCSFed(seed=0))
+    with pytest.raises(UserError, match="The estimator 'oracle' does not work"):
+        FedDiverse(FedAvg(), num_classes=2, estimator="oracle")
+    with pytest.raises(UserError, match="The estimator 'oracle' does not work"):
+        Selecting(FedAvg(), FedDiverseSelector(Oracle(0, 2, 2)))
+
+
+def test_settings_that_cannot_reach_a_selector_are_refused() -> None:
+    with pytest.raises(UserError, match=r"The setting 'lr' cannot reach a selector that is made already.*Watching"):
+        Selecting(FedAvg(), Watching(), lr=3)
+
+
+def test_an_app_may_have_queries_of_its_own() -> None:
+    app = ClientApp()
+    app.query("loss")(lambda message, context: message)
+    app.query("hello")(lambda message, context: message)
+    answer_questions(app, lambda message, context: data_of(0), num_classes=2)
+
+
+def train_reply(**metrics: float) -> Message:
+    FakeGrid(ClientApp(), 0)  # names this process, without which there is no message
+    question = Message(RecordDict(), 1000, "train")
+    question.metadata.__dict__["_message_id"] = "question"
+    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=question)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
+def test_a_number_of_samples_that_is_none_does_not_end_the_run(number: float) -> None:
+    assert _seen(1, train_reply(**{"num-examples": number}), None).num_examples == 0
+
+
+def test_updates_are_weights_only_whatever_order_they_are_sent_in() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    state = model.state_dict()
+    assert _flat(ArrayRecord(state)).size == sum(p.numel() for p in model.parameters())
+    model[1](torch.randn(8, 4))  # moves statistics and the counter
+    there, back = ArrayRecord(model.state_dict()), ArrayRecord(dict(reversed(model.state_dict().items())))
+    assert _flat(there).tobytes() == _flat(back).tobytes() == _flat(ArrayRecord(state)).tobytes()
+    assert _flat(ArrayRecord({"counter": Array(np.ones(3, np.int64))})).size == 0
+
+
+def test_steps_are_numbers_of_samples_unless_every_client_tells_them() -> None:
+    told, silent = Reply(0, 30, metrics={"steps": 2.0}), Reply(1, 60)
+    assert [reply.metrics["steps"] for reply in _with_steps([told, silent])] == [30.0, 60.0]
+    assert _with_steps([told]) == [told]
 
 
 def test_unknown_settings_and_selectors_are_told() -> None:
@@ -205,6 +319,11 @@ def test_features_of_are_what_the_last_layer_sees() -> None:
     np.testing.assert_array_equal(labels, y)
     expected = torch.nn.functional.cross_entropy(model(x), y, reduction="none").detach().numpy()
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_a_loader_without_data_is_told() -> None:
+    with pytest.raises(UserError, match="The loader gave no batch"):
+        features_of(torch.nn.Sequential(torch.nn.Linear(3, 2)), [])
 
 
 def test_a_head_without_a_body_starts_from_zero_every_time() -> None:

@@ -5,22 +5,31 @@ our selector chose. So `fraction_train`, `min_train_nodes` and what else it know
 be known of it. (Showing it a grid of chosen nodes only would make it take a fraction of these, and wait for more.)
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+import functools
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from logging import WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from feddiverse import seeding
-from feddiverse.engine.flower import FlowerEngine, Timeouts
+from feddiverse.engine import flower_wire as wire
+from feddiverse.engine.flower import FlowerEngine, Notices, Timeouts
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import Config
 from feddiverse.messages import Reply, Task, Vector
 from feddiverse.server import selection
+from feddiverse.server.estimation import Oracle
 from feddiverse.server.selection.base import Selector
+from feddiverse.server.selection.hcsfed import HCSFed
+
+NO_WEIGHTS = ("running_mean", "running_var", "num_batches_tracked")  # what BatchNorm counts, in a state_dict
 
 
 class Selecting(Strategy):
@@ -39,12 +48,20 @@ class Selecting(Strategy):
         query_timeout: float = 600.0,
         **settings: Any,
     ) -> None:
+        if settings and isinstance(selector, Selector):
+            raise UserError(
+                f"The setting '{min(settings)}' cannot reach a selector that is made already: give it to"
+                f" {type(selector).__name__}, or name the selector instead."
+            )
         self.strategy = strategy
         self.selector = selector if isinstance(selector, Selector) else _build(selector, {**settings, "seed": seed})
+        _check_answerable(self.selector)
         self.chosen: dict[int, list[int]] = {}  # round → the clients asked to train
         self._seed = seed
         self._timeouts = Timeouts(query=query_timeout, hello=query_timeout)
         self._engine: FlowerEngine | None = None
+        self._notices = Notices()
+        self._warnings: set[str] = set()  # of the selector, told already
         self._theta: Vector | None = None
 
     def configure_train(
@@ -60,18 +77,34 @@ class Selecting(Strategy):
         if server_round <= self.selector.pretraining_rounds:
             chosen = sorted(clients)
         else:
-
-            def ask(task: Task, ids: Sequence[int]) -> Iterator[Reply]:
-                return engine.ask_about(task, messages[0].content, ids)
-
+            ask = functools.partial(self._ask, engine, messages[0].content)
             rng = seeding.rng(self._seed, "select", server_round)
             chosen = self.selector.choose(server_round, len(messages), clients, ask, rng)
+            chosen = _still_there(chosen, engine.nodes, rng)
+            self._tell_warnings()
         self.chosen[server_round] = chosen
         self._theta = _flat(arrays) if self.selector.wants_updates else None
         return [
             _addressed(messages[i % len(messages)], node)
             for i, node in enumerate(engine.nodes[client] for client in chosen)
         ]
+
+    def _ask(self, engine: FlowerEngine, model: RecordDict, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        """A selector's question; who fails to answer is told in the log, since selectors do without."""
+        failed = defaultdict(list)
+        for reply in engine.ask_about(task, model, clients):
+            if reply.failure is not None:
+                failed[reply.failure].append(reply.client)
+            yield reply
+        for reason, who in failed.items():
+            self._notices.tell("client", who, f"no answer to {wire.message_type(task)}: {reason}")
+
+    def _tell_warnings(self) -> None:
+        """What the selector has to say of its findings, each sentence once."""
+        for warning in self.selector.findings().get("warnings", []):
+            if warning not in self._warnings:
+                self._warnings.add(warning)
+                log(WARNING, "%s", warning)
 
     def _connect(self, grid: Grid) -> FlowerEngine:
         """The engine through which we ask, which waits for all nodes that are there when it is made."""
@@ -89,7 +122,7 @@ class Selecting(Strategy):
         if server_round > self.selector.pretraining_rounds and self.chosen.get(server_round):
             usable = [(c, m) for c, m in ordered if c is not None and not m.has_error()]
             theta = np.empty(0, np.float32) if self._theta is None else self._theta
-            self.selector.observe(server_round, theta, [_seen(c, m, self._theta) for c, m in usable])
+            self.selector.observe(server_round, theta, _with_steps([_seen(c, m, self._theta) for c, m in usable]))
         return self.strategy.aggregate_train(server_round, [message for _, message in ordered])
 
     def configure_evaluate(
@@ -148,13 +181,37 @@ def _build(name: str, settings: dict[str, Any]) -> Selector:
     return selection.build(name, {**defaults, **settings, "evaluation": False})
 
 
+def _check_answerable(selector: Selector) -> None:
+    """Some questions only our own clients can answer: who needs these would choose at random here, and not say so."""
+    if isinstance(selector, HCSFed):
+        raise UserError(
+            "The selector 'hcsfed' does not work inside your own Flower app: it has clients train for itself, which"
+            " only your app knows how to do; choose another selector."
+        )
+    if isinstance(getattr(selector, "estimator", None), Oracle):
+        raise UserError(
+            "The estimator 'oracle' does not work inside your own Flower app: it asks for the true attributes, which"
+            " nobody knows there; choose 'consensus' or 'paper'."
+        )
+
+
+def _still_there(chosen: Sequence[int], there: Collection[int], rng: np.random.Generator) -> list[int]:
+    """Who went away while being asked is replaced by anyone who did not, as long as there are such clients."""
+    stayed = [client for client in chosen if client in there]
+    others = sorted(set(there) - set(stayed))
+    return stayed + [others[i] for i in rng.permutation(len(others))[: len(chosen) - len(stayed)]]
+
+
 def _addressed(message: Message, node: int) -> Message:
     about = message.metadata
     return Message(message.content, node, about.message_type, ttl=about.ttl, group_id=about.group_id)
 
 
 def _flat(arrays: ArrayRecord) -> Vector:
-    return np.concatenate([array.ravel() for array in arrays.to_numpy_ndarrays()]).astype(np.float32)
+    """The weights as one vector, by name, as clients may order them otherwise; counters and statistics are none."""
+    weights = [array.numpy() for name, array in sorted(arrays.items()) if name.rpartition(".")[2] not in NO_WEIGHTS]
+    floating = [array.ravel() for array in weights if np.issubdtype(array.dtype, np.floating)]
+    return np.concatenate([np.empty(0, np.float32), *floating]).astype(np.float32)
 
 
 def _seen(client: int, message: Message, theta: Vector | None) -> Reply:
@@ -163,6 +220,20 @@ def _seen(client: int, message: Message, theta: Vector | None) -> Reply:
     metrics = {name: float(value) for name, value in numbers.items() if isinstance(value, int | float)}
     arrays = next(iter(message.content.array_records.values()), None)
     vector = None if theta is None or arrays is None else _flat(arrays)
-    if vector is not None and theta is not None and vector.shape != theta.shape:
+    if vector is not None and theta is not None and (vector.shape != theta.shape or not np.isfinite(vector).all()):
         vector = None
-    return Reply(client, num_examples=int(metrics.get("num-examples", 0)), vector=vector, metrics=metrics)
+    try:
+        num_examples = wire.natural(wire.NUM_EXAMPLES, metrics.get(wire.NUM_EXAMPLES, 0))
+    except ValueError:  # for the wrapped strategy to judge; a selector learns nothing from it
+        num_examples = 0
+    return Reply(client, num_examples=num_examples, vector=vector, metrics=metrics)
+
+
+def _with_steps(replies: list[Reply]) -> list[Reply]:
+    """Where not every client says how many steps it took, `steps` is its number of samples, which grows alike.
+
+    FedPNS compares updates per step, and only their ratio matters.
+    """
+    if all("steps" in reply.metrics for reply in replies):
+        return replies
+    return [replace(reply, metrics={**reply.metrics, "steps": float(reply.num_examples)}) for reply in replies]
