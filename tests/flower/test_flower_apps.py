@@ -2,18 +2,23 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from pathlib import Path
 
 import pytest
+from fake_grid import FakeGrid
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
 
 from feddiverse.cli.run import _engine
 from feddiverse.data import load_federation
-from feddiverse.errors import UserError
+from feddiverse.errors import RunError, UserError
 from feddiverse.experiment.config import KEYS, Config
 from feddiverse.experiment.run import execute
-from feddiverse.flower import apps
+from feddiverse.flower import apps, simulation
 from feddiverse.flower.partition_file import read_partition, write_partition
 from feddiverse.flower.site import FileSite, SimulatedSite, open_site
 from feddiverse.messages import Train
@@ -67,7 +72,7 @@ def test_a_file_that_is_no_partition_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["flwr", "ray"])
 def test_without_flower_the_engine_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(UserError, match=r"needs Flower \(.*\): pip install 'feddiverse\[flower\]'"):
+    with pytest.raises(UserError, match=r"needs Flower \(.*\): pip install .* '\.\[flower\]'"):
         _engine("flower", Config(), 0, "auto")
 
 
@@ -76,6 +81,59 @@ def test_without_flower_all_else_works() -> None:
     used = "import feddiverse.flower; from feddiverse.cli import app; app(['federations'], standalone_mode=False)"
     code = f"{hidden}; {used}"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("node", "run", "expected"), [({}, "mps", "mps"), ({"device": "cuda"}, "cpu", "cuda"), ({}, "cpu", "cpu")]
+)
+def test_clients_compute_on_the_device_of_the_run_or_of_their_node(
+    node: dict[str, str], run: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    monkeypatch.setattr(apps, "choose_device", lambda wanted: wanted)  # this machine may have none of them
+    monkeypatch.setattr(apps, "open_site", lambda config, device, file: opened.append(device))
+    apps._open(None, "", Context(1, 5, {"partition-id": 0, **node}, RecordDict(), {**RUN_CONFIG, "device": run}))
+    assert opened == [expected]
+
+
+def test_a_simulation_that_breaks_down_is_told_at_once_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = FakeGrid(ClientApp(), 3)
+    grid.silent = {*grid.online}
+    server: list[threading.Thread] = []
+
+    def break_down(server_app: ServerApp, *_: object, **__: object) -> None:
+        """As Flower does when Ray cannot start: the server app runs already, and nobody ends it."""
+        server.append(threading.Thread(target=server_app, args=(grid, Context(1, 0, {}, RecordDict(), {}))))
+        server[0].start()
+        try:
+            raise OSError("no space in /dev/shm")
+        except OSError as error:
+            raise RuntimeError("An error was encountered. Ending simulation.") from error
+
+    monkeypatch.setattr("flwr.simulation.run_simulation", break_down)
+    federation = load_federation("digits-gsc", 0)
+    spec = ModelSpec("cnn", 2, federation.source.shape, federation.source.mean, federation.source.std)
+    engine = simulation._open(Config(), federation, spec, 1, "cpu")
+    with pytest.raises(RunError, match=r"simulation broke down \(OSError: no space in /dev/shm\)"):
+        _ = engine.clients
+    engine.close()
+    server[0].join(10)
+    assert not server[0].is_alive()
+
+
+def test_a_simulation_that_starts_too_late_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    def start_late(server_app: ServerApp, *_: object, **__: object) -> None:
+        time.sleep(0.5)
+        server_app(FakeGrid(ClientApp(), 3), Context(1, 0, {}, RecordDict(), {}))
+        ended.set()
+
+    monkeypatch.setattr("flwr.simulation.run_simulation", start_late)
+    monkeypatch.setattr(simulation, "START_SECONDS", 0.1)
+    with pytest.raises(RunError, match="did not start within"):
+        simulation.Simulation(Config(), 3, 1, "cpu")
+    assert ended.wait(10)
 
 
 @pytest.mark.slow

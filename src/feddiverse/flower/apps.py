@@ -18,6 +18,7 @@ from feddiverse.client.tasks import ANSWERS
 from feddiverse.engine import flower_wire as wire
 from feddiverse.engine.flower import FlowerEngine, Timeouts
 from feddiverse.engine.local import LocalEngine
+from feddiverse.engine.machine import choose_device
 from feddiverse.experiment.config import Config, from_mapping
 from feddiverse.experiment.run import execute
 from feddiverse.experiment.run_directory import run_name
@@ -60,8 +61,9 @@ def read_config(run_config: dict[str, Any]) -> Config:
     return from_mapping(given, "the run config")
 
 
-def build_client_app(config: Config | None = None, device: str = "cpu") -> ClientApp:
-    """Answers every question we know. `config`: None takes it from the run config of each message's context."""
+def build_client_app(config: Config | None = None, device: str = "") -> ClientApp:
+    """Answers every question we know. What is not given is taken from the context of each message: `config` from the
+    run config, `device` from the node config, or else from the run config."""
     app = ClientApp()
     respond = functools.partial(_answer, config, device)
     app.query(wire.HELLO_ACTION)(functools.partial(_hello, config, device))
@@ -87,7 +89,8 @@ def _open(config: Config | None, device: str, context: Context) -> tuple[int, An
     """The client this node is, and its data: those of its partition file where its node config names one."""
     client = int(context.node_config[wire.PARTITION])
     file = str(context.node_config.get("partition-file", ""))
-    return client, open_site(config or read_config(dict(context.run_config)), device, file)
+    device = device or str(context.node_config.get("device", "") or context.run_config.get("device", "cpu"))
+    return client, open_site(config or read_config(dict(context.run_config)), choose_device(device), file)
 
 
 def serve(grid: Grid, context: Context) -> None:

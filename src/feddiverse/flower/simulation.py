@@ -41,7 +41,10 @@ def opener(config: Config, workers: int = 0, device: str = "auto") -> OpenEngine
         import flwr  # noqa: F401
         import ray  # noqa: F401
     except ImportError as error:
-        raise UserError(f"The engine 'flower' needs Flower ({error}): pip install 'feddiverse[flower]'.") from error
+        raise UserError(
+            f"The engine 'flower' needs Flower ({error}): pip install --constraint constraints.txt '.[flower]' in"
+            " feddiverse's repository."
+        ) from error
     return lambda federation, spec: _open(config, federation, spec, workers or usable_cores(), choose_device(device))
 
 
@@ -51,7 +54,10 @@ def _open(config: Config, federation: Federation, spec: "ModelSpec", workers: in
     simulation = Simulation(config, federation.num_clients, workers, device)
 
     class SimulationEngine(ServerEngine):
-        """Ends the simulation with itself."""
+        """Ends the simulation with itself, and itself with the simulation."""
+
+        def check(self) -> None:
+            simulation.check()
 
         def close(self) -> None:
             super().close()
@@ -69,7 +75,8 @@ class Simulation:
 
     def __init__(self, config: Config, num_clients: int, workers: int, device: str) -> None:
         self._over = threading.Event()
-        self._grids: Queue[Grid | BaseException] = Queue()
+        self._grids: Queue[Grid | None] = Queue()  # None: there will be no grid
+        self._error: BaseException | None = None
         gpus = 1 / workers if device == "cuda" else 0.0
         backend = {
             "init_args": {
@@ -85,12 +92,31 @@ class Simulation:
         )
         self._thread.start()
         try:
-            started = self._grids.get(timeout=START_SECONDS)
+            self.grid = self._wait_for_grid()
+        except BaseException:
+            self.stop()  # or it would start later and run for ever
+            raise
+
+    def _wait_for_grid(self) -> "Grid":
+        try:
+            grid = self._grids.get(timeout=START_SECONDS)
         except Empty:
             raise RunError(f"Flower's simulation did not start within {START_SECONDS:.0f} s.") from None
-        if isinstance(started, BaseException):
-            raise RunError(f"Flower's simulation could not start: {started}.") from started
-        self.grid = started
+        if grid is None:
+            raise self._broken()
+        return grid
+
+    def check(self) -> None:
+        """Raises what ended the simulation, where it has ended: nodes stay in the grid, but nobody answers."""
+        if not self._thread.is_alive():
+            raise self._broken()
+
+    def _broken(self) -> RunError:
+        first = self._error
+        while first is not None and first.__cause__ is not None:  # Flower wraps it in "An error was encountered"
+            first = first.__cause__
+        what = "it ended by itself" if first is None else f"{type(first).__name__}: {first}"
+        return RunError(f"Flower's simulation broke down ({what}).")
 
     def _run(self, config: Config, num_clients: int, device: str, backend: dict[str, Any]) -> None:
         from flwr.serverapp import ServerApp
@@ -110,7 +136,9 @@ class Simulation:
         try:
             run_simulation(server_app, build_client_app(config, device), num_clients, backend_config=backend)
         except BaseException as error:
-            self._grids.put(error)
+            self._error = error
+        finally:
+            self._grids.put(None)
 
     def stop(self) -> None:
         """End nodes and processes. Safe to call twice."""
