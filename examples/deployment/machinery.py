@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -191,10 +191,16 @@ class Deployment:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
-        for process_id in self._mine():  # children of what was killed
-            os.kill(process_id, signal.SIGKILL)
-        wait_for(lambda: not self._mine(), 10, "processes to end")
+        wait_for(lambda: not self._kill_who_is_left(), 10, "processes to end")
         return len(self._mine())
+
+    def _kill_who_is_left(self) -> list[int]:
+        """Children of what was ended, and theirs, which may be born while we look."""
+        found = self._mine()
+        for process_id in found:
+            with suppress(ProcessLookupError):  # it ended by itself since we looked
+                os.kill(process_id, signal.SIGKILL)
+        return found
 
     def _mine(self) -> list[int]:
         marked = f"FEDDIVERSE_DEPLOYMENT={self._mark}".encode()
