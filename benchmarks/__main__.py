@@ -9,8 +9,10 @@ python -m benchmarks --render              # only the tables, from results/*.jso
 
 import argparse
 import os
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from benchmarks import engine, growth, measuring, selection, startup, step, tables
@@ -34,6 +36,11 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted race of peers")
     parser.add_argument("--render", action="store_true", help="only write the tables, from what was measured before")
     given = parser.parse_args()
+    if given.quick:
+        folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        print(f"A trial: what it measures goes to {folder}, and into no table.")
+        for module in (startup, measuring, selection, step, engine, growth, race):
+            module.RESULT = folder / module.RESULT.name
     if not given.render:
         if os.getloadavg()[0] > 0.7:
             print(f"The load is {os.getloadavg()[0]:.1f}: other programs are busy, and figures will be noisy.")
@@ -42,7 +49,8 @@ def main() -> None:
             started = time.perf_counter()
             PARTS[name](given)
             print(f"== {name} took {time.perf_counter() - started:.0f} s", flush=True)
-    tables.write()
+    if not given.quick:
+        tables.write()
 
 
 if __name__ == "__main__":

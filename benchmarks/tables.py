@@ -108,7 +108,8 @@ def engine(result: dict[str, Any]) -> str:
         for name, pair in found["two_workers_over_one"].items():
             rows.append([f"{model}: one worker / two, {name.replace('_', ' ')}", _spread(pair, 2), ""])
     memory = result["memory_mobilenet_2_workers"]
-    rows.append(["mobilenet: peak memory / what the issue allows", f"{memory['ratio']:.2f}", ""])
+    what = "mobilenet: peak memory / what data, weights, activations and PyTorch itself may take"
+    rows.append([what, f"{memory['ratio']:.2f}", ""])
     return f"Load before: {result['load_before']:.1f}.\n\n" + _table(["", "ratio", "of processor time"], rows)
 
 
