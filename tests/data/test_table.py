@@ -71,6 +71,27 @@ def test_without_clients_any_split_deals_and_a_tenth_is_held_out(home: Path, tmp
         load_federation(f"4:table:{path}", 0)
 
 
+def test_spaces_around_values_make_no_further_class(home: Path, tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, 8)
+    for i, row in enumerate(rows):
+        row |= {"client": "1", "split": "test" if i >= 4 else "train"}
+    spaced = [{key: f" {value}\t" if i % 3 else value for key, value in row.items()} for i, row in enumerate(rows)]
+    federation = load_federation(f"table:{write(tmp_path, spaced)}", 0, image_size=8)
+    assert federation.source.class_names == ("a", "b")
+    assert federation.source.attribute_names == ("rain", "sun")
+    assert red(federation, 0) == [0, 1, 2, 3]
+    assert federation.test().images[:, 0, 0, 0].tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("again", ["pics/0.png", "./pics/../pics//0.png", "absolute"])
+def test_a_picture_listed_twice_is_refused(home: Path, tmp_path: Path, again: str) -> None:
+    rows = rows_of(tmp_path, 4)
+    image = str(tmp_path / "pics" / "0.png") if again == "absolute" else again
+    path = write(tmp_path, [*rows, {**rows[0], "image": image}])
+    with pytest.raises(UserError, match=r"lists the picture .*0\.png twice, in lines 2 and 6"):
+        load_federation(f"iid(clients=1,samples=2):table:{path}", 0, image_size=8)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

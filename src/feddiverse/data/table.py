@@ -4,6 +4,7 @@ With a client column the federation is the table's own; without one, any split d
 """
 
 import csv
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,7 @@ def load_table(path: Path, seed: int, image_size: int | None = None) -> Federati
 def read_table(path: Path, seed: int) -> Table:
     """Read and check the CSV. Picture paths are relative to it; no split column: a tenth of each group is held out."""
     rows: list[dict[str, str]] = []
+    lines: dict[str, int] = {}  # of each picture
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream, strict=True, restval="")
@@ -72,10 +74,18 @@ def read_table(path: Path, seed: int) -> Table:
             reader.fieldnames = columns
             if absent := [column for column in _REQUIRED if column not in columns]:
                 raise UserError(f"{path} has no column '{absent[0]}': it needs {', '.join(_REQUIRED)}.")
-            for row in reader:
-                _check(path, reader.line_num, row)
-                if row.get("split") not in _UNUSED:
-                    rows.append(row)
+            for values in reader:
+                row = _checked(path, reader.line_num, values)
+                if row.get("split") in _UNUSED:
+                    continue
+                # A picture listed twice could be both trained and tested on, or be with two clients.
+                first = lines.setdefault(os.path.abspath(path.parent / row["image"]), reader.line_num)
+                if first != reader.line_num:
+                    raise UserError(
+                        f"{path} lists the picture {row['image']} twice, in lines {first} and {reader.line_num}: "
+                        "keep one of them."
+                    )
+                rows.append(row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a CSV table ({error}).") from error
     if not rows:
@@ -91,15 +101,18 @@ def read_table(path: Path, seed: int) -> Table:
     )
 
 
-def _check(path: Path, line: int, row: dict[str, str]) -> None:
-    if None in row:
+def _checked(path: Path, line: int, values: dict[str, str]) -> dict[str, str]:
+    """A row with its values stripped, so that a space after a comma makes no further class."""
+    if None in values:
         raise UserError(f"{path}, line {line}, has more values than the table has columns.")
+    row = {column: value.strip() for column, value in values.items()}
     part = row.get("split", "train")
     if part not in ("train", "test", *_UNUSED):
         raise UserError(f"{path}, line {line}: split is '{part}', but must be train, test or val.")
     needed = [*_REQUIRED, *(["client"] if "client" in row and part == "train" else [])]
-    if empty := [column for column in needed if not row[column].strip()]:
+    if empty := [column for column in needed if not row[column]]:
         raise UserError(f"{path}, line {line}: {empty[0]} is empty.")
+    return row
 
 
 def _encode(values: Sequence[str]) -> tuple[tuple[str, ...], Ids]:
