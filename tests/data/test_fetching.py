@@ -104,13 +104,16 @@ def test_only_https_is_opened() -> None:
 REAL_OPEN_URL = download.open_url
 
 
-@pytest.mark.parametrize("kind", ["folder", "gzipped", "archive", "one file"])
+@pytest.mark.parametrize("kind", ["folder", "gzipped", "folders of the same name", "archive", "one file"])
 def test_from_a_path(home: Path, tmp_path: Path, kind: str) -> None:
     given = tmp_path / "mine"
     (given / "raw").mkdir(parents=True)
     for name, content in CONTENT.items():
         if kind == "gzipped":
             (given / "raw" / f"{name}.gz").write_bytes(gzip.compress(content))
+        elif kind == "folders of the same name":
+            (given / name).mkdir()
+            (given / name / name).write_bytes(content)
         else:
             (given / "raw" / name).write_bytes(content)
     if kind == "archive":

@@ -21,7 +21,8 @@ def unpack(name: str, given: Path, folder: Path, report: Report) -> None:
         _unpack_photos(name, given, folder, report)
     elif given.is_dir():
         for file in FILES[name]:
-            for path in sorted([*given.rglob(file.name), *given.rglob(f"{file.name}.gz")])[:1]:
+            named = [*given.rglob(file.name), *given.rglob(f"{file.name}.gz")]
+            for path in sorted(filter(Path.is_file, named))[:1]:  # Kaggle's folders bear the names of their files
                 unpack_one(path, folder, file)
     else:
         _unpack_file(name, given, folder)
