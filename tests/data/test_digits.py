@@ -68,6 +68,13 @@ def test_four_classes_of_digits_and_a_third_colour(warm_home: Path) -> None:
         open_source("digits", 2, 4, 0)
 
 
+@pytest.mark.parametrize("name", ["digits", "cmnist"])
+def test_digits_have_their_own_size(warm_home: Path, name: str) -> None:
+    with pytest.raises(UserError, match=f"The pictures of {name} are 28 pixels a side, not 64: leave image_size out"):
+        load_federation(f"gsc:{name}", 0, image_size=64)
+    assert open_source("digits", 2, 2, 0, image_size=28).shape == (3, 28, 28)
+
+
 def test_damaged_or_unwritable_cache_does_not_matter(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = load_federation("digits-gsc", 0).client(0).images
     (kept,) = home.glob("digits-*.npy")

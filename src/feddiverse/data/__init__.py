@@ -13,7 +13,8 @@ __all__ = ["load_federation", "missing", "open_source"]
 def load_federation(name: str, seed: int, *, image_size: int | None = None, data_dir: Path | None = None) -> Federation:
     """The federation of this name: a named one, `split:source`, or `table:PATH.csv` with clients of its own.
 
-    `image_size` is the side of photos in pixels (None: 224); `data_dir` holds data that is not in the cache.
+    `image_size` is the side of photos in pixels (None: 224; that of digits is 28); `data_dir` holds data that is not in
+    the cache.
 
     >>> federation = load_federation("digits-gsc", seed=0)
     >>> federation.client(0).images.shape
@@ -39,7 +40,10 @@ def open_source(
     data_dir: Path | None = None,
 ) -> Source:
     """A source with as many classes and attributes as a split has; `seed` draws the test set where none is given."""
-    match name.partition(":")[0]:
+    kind = name.partition(":")[0]
+    if kind in ("digits", "cmnist") and image_size not in (None, 0, 28):
+        raise UserError(f"The pictures of {kind} are 28 pixels a side, not {image_size}: leave image_size out.")
+    match kind:
         case "digits":
             from feddiverse.data.digits import open_digits
 
