@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,34 @@ def test_decode_takes_the_middle_square_in_rgb(tmp_path: Path) -> None:
     assert (pictures.decode(tmp_path / "wide.png", 10) == np.array([10, 20, 30])[:, None, None]).all()
     Image.new("LA", (9, 9), (77, 5)).save(tmp_path / "grey.png")
     assert (pictures.decode(tmp_path / "grey.png", 16) == 77).all()
+
+
+@pytest.mark.parametrize("name", ["deep.png", "deep.tif", "big-endian.tif", "deep.pgm"])
+def test_greys_of_16_bits_look_as_those_of_8(tmp_path: Path, name: str) -> None:
+    grey = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64) * 16
+    if name == "deep.pgm":
+        (tmp_path / name).write_bytes(b"P5 64 64 65535\n" + grey.astype(">u2").tobytes())
+    elif name == "big-endian.tif":
+        Image.frombytes("I;16B", (64, 64), grey.astype(">u2").tobytes()).save(tmp_path / name)
+    else:
+        Image.fromarray(grey).save(tmp_path / name)
+    Image.fromarray((grey >> 8).astype(np.uint8)).save(tmp_path / "twin.png")
+    assert (pictures.decode(tmp_path / name, 16) == pictures.decode(tmp_path / "twin.png", 16)).all()
+
+
+def test_greys_of_12_bits_are_scaled(tmp_path: Path) -> None:
+    path = tmp_path / "twelve.tif"
+    Image.frombytes("I;16", (12, 12), b"\xab\xca\xbc" * 96).save(path)  # two pixels of 0xabc in three bytes
+    bits_per_sample = (struct.pack("<HHII", 258, 3, 1, bits) for bits in (16, 12))
+    path.write_bytes(path.read_bytes().replace(*bits_per_sample))
+    assert (pictures.decode(path, 12) == 0xAB).all()
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_pictures_of_32_bits_are_refused_by_name(tmp_path: Path, mode: str) -> None:
+    Image.new(mode, (9, 9), 300).save(tmp_path / "deep.tif")
+    with pytest.raises(UserError, match=r"deep\.tif has greys of 32 bits"):
+        pictures.decode(tmp_path / "deep.tif", 12)
 
 
 def no_decoding(path: Path, size: int) -> None:
@@ -58,7 +87,7 @@ def test_a_damaged_array_is_made_again(home: Path, tmp_path: Path) -> None:
     assert again[np.array([0])][0, :, 0, 0].tolist() == [5, 6, 7]
 
 
-@pytest.mark.parametrize("damage", ["text", "cut", "gone", "bomb"])
+@pytest.mark.parametrize("damage", ["text", "cut", "gone", "bomb", "folder"])
 def test_a_damaged_picture_is_named_and_leaves_nothing(home: Path, tmp_path: Path, damage: str) -> None:
     save_picture(tmp_path / "fine.png", (1, 2, 3))
     bad = tmp_path / "bad.png"
@@ -74,6 +103,8 @@ def test_a_damaged_picture_is_named_and_leaves_nothing(home: Path, tmp_path: Pat
         bad.write_bytes(whole)
     else:
         bad.unlink()
+        if damage == "folder":
+            bad.mkdir()
     with pytest.raises(UserError, match=r"bad\.png"):
         pictures.decoded(tmp_path, ["fine.png", "bad.png"], 12)
     assert [path for path in home.rglob("*") if path.is_file()] == []

@@ -7,10 +7,11 @@ as before is taken to be as before; anything else is hashed anew, and decoded an
 import hashlib
 import io
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,14 @@ from feddiverse.data import cache
 from feddiverse.data.mapped import MappedPixels
 from feddiverse.errors import UserError
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 T = TypeVar("T")
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
+_ENDS_AT_65535 = ("PNG", "PPM")  # formats whose values in Pillow's mode I have 16 bits
+_BITS_PER_SAMPLE = 258  # TIFF's tag
 
 
 def decoded(root: Path, files: Sequence[str], size: int) -> tuple[MappedPixels, str]:
@@ -47,10 +53,22 @@ def decode(path: Path, size: int) -> NDArray[np.uint8]:
 
     try:
         with Image.open(io.BytesIO(path.read_bytes())) as picture:
-            square = ImageOps.fit(picture.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
+            square = ImageOps.fit(_eight_bits(picture, path).convert("RGB"), (size, size), Image.Resampling.BICUBIC)
         return np.asarray(square, np.uint8).transpose(2, 0, 1)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} cannot be read as a picture ({type(error).__name__}).") from error
+
+
+def _eight_bits(picture: "Image", path: Path) -> "Image":
+    """Greys of 12 or 16 bits scaled to 8: Pillow's own conversion cuts them off at 255, and turns them white."""
+    from PIL import Image
+
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in _ENDS_AT_65535):
+        bits = getattr(picture, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))[0]
+        return Image.fromarray((np.asarray(picture) >> (bits - 8)).astype(np.uint8))
+    if picture.mode in ("I", "F"):
+        raise UserError(f"{path} has greys of 32 bits or with a sign, whose white is unknown: save it with 8 or 16.")
+    return picture
 
 
 def _decode(root: Path, files: Sequence[str], size: int, target: Path) -> None:
@@ -78,8 +96,10 @@ def _looks(root: Path, files: Sequence[str]) -> str:
     for name in files:
         try:
             status = (root / name).stat()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
             raise UserError(f"The picture {root / name} is missing.") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"The picture {root / name} is not a file: name a picture file in its place.")
         digest.update(f"\n{name} {status.st_size} {status.st_mtime_ns}".encode(errors="surrogateescape"))
     return digest.hexdigest()[:32]
 
