@@ -82,13 +82,15 @@ def test_a_csv_of_one_row_a_sample_and_of_groups_agree(tmp_path: Path) -> None:
     assert [one[name] for name in METRICS] == [expected[name] for name in METRICS]
 
 
-def test_a_table_of_pictures_is_measured_by_its_training_rows(tmp_path: Path) -> None:
+def test_a_table_of_pictures_is_measured_by_its_training_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "pictures.csv"
     rows = [f"{i}.png,{i % 2},{i % 2},{'north' if i < 6 else 'south'},train" for i in range(12)]
     path.write_text("\n".join(["image,class,attribute,client,split", *rows, "t.png,0,1,north,test"]))
     measured = json.loads(call("measure", f"table:{path}", "--json"))
     assert measured["gsc"] == pytest.approx(1)
     assert [(c["client"], c["n"]) for c in measured["clients"]] == [("north", 6), ("south", 6)]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert json.loads(call("measure", "table:~/pictures.csv", "--json")) == measured
 
 
 def test_a_table_without_clients_needs_a_split(tmp_path: Path) -> None:

@@ -119,3 +119,6 @@ def test_a_table_must_be_there(home: Path, tmp_path: Path) -> None:
         load_federation(f"table:{tmp_path / 'none.csv'}", 0)
     with pytest.raises(UserError, match="needs the path"):
         load_federation("table:", 0)
+    for name in ("table:~nosuchuser/x.csv", "gsc:table:~nosuchuser/x.csv"):
+        with pytest.raises(UserError, match=r"no home folder for ~nosuchuser/x\.csv"):
+            load_federation(name, 0)

@@ -198,7 +198,9 @@ def test_unsafe_broken_and_missing_files_are_refused(tmp_path):
     (tmp_path / "torn.safetensors").write_bytes(b"torn")
     (tmp_path / "empty.pth").write_bytes(b"")
     torch.save([1, 2], tmp_path / "list.pt")
-    for name in ("object.pt", "torn.pt", "torn.safetensors", "empty.pth", "list.pt"):
+    torch.save(torch.zeros(3, 2), tmp_path / "tensor.pt")
+    torch.save({"model": torch.zeros(3, 2)}, tmp_path / "inner.pt")
+    for name in ("object.pt", "torn.pt", "torn.safetensors", "empty.pth", "list.pt", "tensor.pt", "inner.pt"):
         with pytest.raises(UserError, match="cannot be read safely"):
             initial_theta(SPEC, 0, tmp_path / name)
     with pytest.raises(UserError, match="no checkpoint"):

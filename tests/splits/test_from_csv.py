@@ -39,6 +39,13 @@ def test_counts_are_added_up_and_names_sorted_as_numbers(tmp_path: Path) -> None
     assert tally.counts.tolist() == [[[0, 0], [0, 7]], [[0, 2], [0, 0]]]
 
 
+def test_a_label_with_two_signs_is_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "signs.csv"
+    path.write_text("client,label,attribute\na,--5,10\na,7,-9\n")
+    tally = read(path)
+    assert (tally.classes, tally.attributes) == (["--5", "7"], ["-9", "10"])
+
+
 HEADER = "client,label,attribute,count\n"
 
 
@@ -55,6 +62,7 @@ HEADER = "client,label,attribute,count\n"
         (HEADER.encode() + b"a,0,0,1.5\n", "'1.5' .* not a whole number"),
         (HEADER.encode() + b"a,0,0,\n", "not a whole number"),
         (HEADER.encode() + b"a,0,0,1e300\n", "not a whole number"),
+        (HEADER.encode() + b"a,0,0,9e15\n" * 1100, "add up to 9900000000000000000: at most"),
         (HEADER.encode() + b"a,0,0\n", "Row 2 of .* has 3 values where the header has 4"),
         (HEADER.encode() + b"a,,0,1\n", "Row 2 of .* has no value for 'label'"),
         (b"\x89PNG\r\n\x1a\n\x00\xff", "is not a CSV"),

@@ -113,19 +113,20 @@ def _measure(target: str, columns: dict[str, str], seed: int) -> Measured:
         tally = read(path, **columns)
         counts, clients = tally.counts, tally.clients
     elif target.startswith("table:"):
-        counts, clients = _count_table(Path(target.removeprefix("table:")), seed)
+        counts, clients = _count_table(target, seed)
     else:
         split = split_of(target, seed)
         counts, clients, targets = split.counts, list(range(len(split.counts))), split.targets
     return Measured(target, counts, clients, six_metrics(counts, clients), dict(targets))
 
 
-def _count_table(path: Path, seed: int) -> tuple[Counts, list[str]]:
+def _count_table(source: str, seed: int) -> tuple[Counts, list[str]]:
     """The training pictures that each client of a `table` source has."""
     import numpy as np
 
-    from feddiverse.data.table import read_table
+    from feddiverse.data.table import path_of, read_table
 
+    path = path_of(source)
     table = read_table(path, seed)
     if table.clients is None:
         raise UserError(f"{path} has no column 'client': name a split as well, such as 'gsc:table:{path}'.")

@@ -21,9 +21,9 @@ def load_federation(name: str, seed: int, *, image_size: int | None = None, data
     (140, 3, 28, 28)
     """
     if name.startswith("table:"):
-        from feddiverse.data.table import load_table
+        from feddiverse.data.table import load_table, path_of
 
-        return load_table(_table_path(name), seed, image_size)
+        return load_table(path_of(name), seed, image_size)
     split = split_of(name, seed)
     num_classes, num_attributes = split.counts.shape[1:]
     source = open_source(parse(name)[1], num_classes, num_attributes, seed, image_size=image_size, data_dir=data_dir)
@@ -61,14 +61,7 @@ def open_source(
 
             return open_spawrious(num_classes, num_attributes, seed, image_size, data_dir)
         case "table":
-            from feddiverse.data.table import open_table
+            from feddiverse.data.table import open_table, path_of
 
-            return open_table(_table_path(name), num_classes, num_attributes, seed, image_size)
+            return open_table(path_of(name), num_classes, num_attributes, seed, image_size)
     raise UserError(f"There is no source '{name}': choose digits, cmnist, spawrious, waterbirds or table:PATH.csv.")
-
-
-def _table_path(name: str) -> Path:
-    path = name.partition(":")[2]
-    if not path:
-        raise UserError("The source 'table' needs the path of a CSV, such as 'table:pictures.csv'.")
-    return Path(path).expanduser()

@@ -30,6 +30,17 @@ class Table:
     clients: list[str] | None
 
 
+def path_of(name: str) -> Path:
+    """The CSV that a source `table:PATH.csv` names."""
+    path = name.partition(":")[2]
+    if not path:
+        raise UserError("The source 'table' needs the path of a CSV, such as 'table:pictures.csv'.")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # the ~ of a user whom this machine does not know
+        raise UserError(f"There is no home folder for {path}: write the path of the CSV in full.") from None
+
+
 def open_table(
     path: Path, num_classes: int, num_attributes: int, seed: int, image_size: int | None = None
 ) -> PhotoSource:

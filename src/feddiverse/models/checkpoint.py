@@ -44,6 +44,8 @@ def read(path: Path) -> list[Named]:
             state = torch.load(path, map_location="cpu", weights_only=True)
             while isinstance(state, dict) and (inner := state.get("state_dict", state.get("model"))) is not None:
                 state = inner
+            if not isinstance(state, dict):
+                raise TypeError(f"it holds a {type(state).__name__}")
             names = list(state)
         return [(n, state[n].float()) for n in names if state[n].is_floating_point()]
     except UNREADABLE as error:

@@ -1,6 +1,7 @@
 """Counts of a user's own federation, read from a CSV: one row a sample, or one row a group with its count."""
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ def read(
         cells[key] += 1 if amount is None else _whole(amount, f"row {number} of {path} (client {key[0]})")
     if not cells:
         raise UserError(f"{path} has a header but no rows: nothing to measure.")
+    if cells.total() > MAX_COUNT:
+        raise UserError(f"The counts of {path} add up to {cells.total()}: at most {MAX_COUNT} samples can be measured.")
     clients = list(dict.fromkeys(key[0] for key in cells))
     classes, attributes = (_sorted({key[axis] for key in cells}) for axis in (1, 2))
     shape = len(clients), len(classes), len(attributes)
@@ -100,5 +103,5 @@ def _whole(text: str, where: str) -> int:
 
 def _sorted(names: set[str]) -> list[str]:
     """In order of number if all are whole numbers, else of text."""
-    numeric = all(name.lstrip("-").isdecimal() for name in names)
+    numeric = all(re.fullmatch(r"-?\d+", name) for name in names)
     return sorted(names, key=lambda name: (int(name) if numeric else 0, name))
