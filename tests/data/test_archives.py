@@ -1,5 +1,6 @@
 """Archives that are damaged or hostile are refused, and nothing of them gets out."""
 
+import errno
 import gzip
 import io
 import shutil
@@ -113,6 +114,41 @@ def test_limits_hold(tmp_path: Path) -> None:
     (tmp_path / "x.gz").write_bytes(gzip.compress(bytes(10 << 20)))
     with pytest.raises(UserError, match="more than 1000 bytes"):
         archives.gunzip(tmp_path / "x.gz", tmp_path / "x", 1000)
+
+
+def zip_with_a_name_in_no_alphabet(folder: Path) -> Path:
+    path = zip_with("\u00e4.png")(folder)
+    path.write_bytes(path.read_bytes().replace("\u00e4".encode(), b"\xff\xff"))
+    return path
+
+
+def bz2_that_was_altered(folder: Path) -> Path:
+    (folder / "noise.png").write_bytes(np.random.default_rng(0).bytes(1 << 20))  # longer than one block of bz2
+    path = Path(shutil.make_archive(str(folder / "x"), "bztar", folder, "noise.png"))
+    whole = bytearray(path.read_bytes())
+    whole[-5000:-4000] = bytes(1000)
+    path.write_bytes(whole)
+    return path
+
+
+@pytest.mark.parametrize(
+    "make",
+    [tar_with("long" * 75 + ".png"), tar_with("a.png/b/c.png"), zip_with_a_name_in_no_alphabet, bz2_that_was_altered],
+)
+def test_what_no_disk_or_library_bears_is_told_as_damage(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    with pytest.raises(UserError, match="damaged"):
+        archives.extract_all(
+            make(tmp_path), tmp_path / "out", suffixes={".png"}, limit_bytes=1 << 30, report=lambda *_: None
+        )
+
+
+def test_a_full_disk_is_not_the_archives_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(archives, "copy", full)
+    with pytest.raises(OSError, match="No space left"):
+        archives.extract_named(tar_with("b.png")(tmp_path), tmp_path / "out", {"b.png": 100})
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.001, 0.04, 0.4, 0.9])

@@ -5,6 +5,7 @@ absolute paths, `..`, links, devices and decompression bombs are refused, and a 
 """
 
 import bz2
+import errno
 import gzip
 import lzma
 import stat
@@ -28,8 +29,9 @@ class Readable(Protocol):
 _CHUNK = 1 << 20
 _LARGEST_RATIO = 50  # pictures hardly shrink, idx files fivefold; beyond this it is a bomb
 _DAMAGED = (
-    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile, NotImplementedError
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, NotImplementedError
 )  # fmt: skip
+_OUR_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # no fault of the archive
 
 
 def is_archive(path: Path) -> bool:
@@ -84,10 +86,10 @@ class _reading:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, _DAMAGED):
-            raise UserError(f"The archive {self.archive.name} is damaged or incomplete ({error}).") from error
         if isinstance(error, FileExistsError):
             raise UserError(f"The archive {self.archive.name} was refused: it holds a file twice.") from error
+        if isinstance(error, _DAMAGED) and getattr(error, "errno", None) not in _OUR_DISK:
+            raise UserError(f"The archive {self.archive.name} is damaged or incomplete ({error}).") from error
 
 
 def _members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
