@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import os
 import shutil
+import socket
 import sys
 import threading
 import urllib.error
@@ -186,6 +187,14 @@ def test_what_a_killed_process_left_is_swept_away(home: Path) -> None:
         os.utime(elsewhere, (0, 0))
         with cache.partial():
             assert not elsewhere.exists()
+
+
+@pytest.mark.parametrize("name", ["partial-x", "partial-{host}-old-x", "partial-{host}-99999999999999999999-x"])
+def test_folders_of_others_are_left_alone(home: Path, name: str) -> None:
+    stranger = home / name.format(host=socket.gethostname())
+    stranger.mkdir(parents=True)
+    with cache.partial():
+        assert stranger.is_dir()
 
 
 def test_many_at_once(home: Path, tmp_path: Path) -> None:

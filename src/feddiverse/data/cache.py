@@ -56,7 +56,7 @@ def partial() -> Iterator[Path]:
 
 def _is_abandoned(folder: Path) -> bool:
     """Whether the process that made it is gone; of another machine or system we can tell only after a day."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError, OverflowError):  # a name of another form is not ours to sweep away
         host, pid, _ = folder.name.removeprefix(_PARTIAL).rsplit("-", 2)
         if host == socket.gethostname() and os.name == "posix":
             try:
