@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 CLOSE_ENOUGH = 0.001  # no further search below this distance
 RESTARTS = 5
 SWEEPS = 60
+LARGEST = 50_000_000  # numbers in all moves of a client: some 3 GB of memory
 
 
 @dataclass(frozen=True)
@@ -95,14 +96,20 @@ def _sizes(shares: Array, samples: int) -> NDArray[np.int64]:
 def _moves(table: Counts) -> Counts:
     """All ways to move 1, 2, 4, … samples, or a whole group, to another group: changes `[move, class, attribute]`."""
     flat = table.ravel()
+    powers = [2**i for i in range(int(flat.sum()).bit_length())]
+    steps = {source: {*(p for p in powers if p < flat[source]), int(flat[source])} for source in np.flatnonzero(flat)}
+    if sum(map(len, steps.values())) * (flat.size - 1) * flat.size > LARGEST:
+        raise UserError(
+            f"A design with {len(table)} classes and {table.shape[1]} attributes does not fit into memory: use fewer "
+            "of them, or fewer samples a client."
+        )
     units = np.eye(flat.size, dtype=np.int64)
-    steps = [2**i for i in range(int(flat.sum()).bit_length())]
     changes = [
         step * (units[to] - units[source])
-        for source in np.flatnonzero(flat)
+        for source in steps
         for to in range(flat.size)
         if to != source
-        for step in {*(s for s in steps if s < flat[source]), int(flat[source])}
+        for step in steps[source]
     ]
     return np.array(changes, dtype=np.int64).reshape(-1, *table.shape)
 

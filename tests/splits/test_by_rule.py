@@ -115,6 +115,7 @@ def test_on_digits_they_are_scaled_to_fit() -> None:
     ("split", "complaint"),
     [
         ("iid(clients=4", "lacks its closing parenthesis"),
+        ("iid(", "lacks its closing parenthesis"),
         ("iid(clients=0)", "'clients' in 'iid\\(clients=0\\)' must be at least 1"),
         ("iid(samples=10000000000)", "must be at least 1 and at most 10000000"),
         ("iid(clients=100000,samples=100000,classes=1000)", "more than 10000000 counts"),
@@ -129,6 +130,11 @@ def test_on_digits_they_are_scaled_to_fit() -> None:
         ("design(gci=1.5)", "must lie between 0 and 1"),
         ("design(gci=nan)", "must lie between 0 and 1"),
         ("design", "at least one target"),
+        (
+            "design(gsc=0.3,classes=40,attributes=40,samples=2000)",
+            "40 attributes does not fit into memory",
+        ),
+        ("design(gsc=0.3,classes=1000,attributes=1000,clients=2,samples=2)", "does not fit into memory"),
         ("design(like=digits-gsc)", "not like 'digits-gsc'"),
     ],
 )

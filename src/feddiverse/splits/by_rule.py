@@ -85,8 +85,8 @@ KINDS: dict[str, Callable[..., Split]] = {"iid": iid, "shards": shards, "dirichl
 
 def make(text: str, seed: int) -> Split:
     """The split that a text such as `dirichlet(alpha=0.3,clients=20)` stands for."""
-    kind, _, inside = text.partition("(")
-    if inside and not inside.endswith(")"):
+    kind, opening, inside = text.partition("(")
+    if opening and not inside.endswith(")"):
         raise UserError(f"The split '{text}' lacks its closing parenthesis at the end.")
     options = _options(text, inside[:-1], {"select": 9} | _defaults(KINDS[kind]))
     num_selected = options.pop("select")
