@@ -114,5 +114,32 @@ def test_answers_that_cannot_be_right_are_left_out() -> None:
         return (sent[k] for k in clients)
 
     clients = dict.fromkeys(sent, 10)
-    assert [r.client for r in estimation.answers(Loss(0, 1), clients, ask, metrics=("loss",))] == [0]
+    assert [r.client for r in estimation.answers(Loss(0, 1), clients, ask, metrics=("loss",))] == [0, 1]
+    assert [r.client for r in estimation.answers(Loss(0, 1), clients, ask, metrics=("loss",), length=4)] == [0]
     assert [r.client for r in estimation.answers(Loss(0, 1), clients, ask, length=3)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken"),
+    [
+        ((0.0, 1.0, 0.5), (0.0, 1.0, 0.5)),
+        ((-1e-7, 1 + 1e-7, 0.5), (0.0, 1.0, 0.5)),  # rounding on the way
+        ((0.1, 1e6, 0.5), None),  # would be chosen every round
+        ((0.1, 0.2, -0.5), None),  # would end the lottery
+    ],
+)
+def test_triplets_are_within_zero_and_one(sent: tuple[float, ...], taken: tuple[float, ...] | None) -> None:
+    def ask(task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        return (Reply(k, metrics=dict(zip(("ci", "ai", "sc"), sent, strict=True))) for k in clients)
+
+    found = estimation.build("paper", {"seed": 0}).estimate(1, {4: 10}, ask)
+    assert {k: tuple(t) for k, t in found.items()} == ({} if taken is None else {4: taken})
+
+
+@pytest.mark.parametrize("counts", [[0, 0, 0, 0], [-1, 5, 5, 5]])
+def test_a_matrix_that_counts_nothing_or_less_is_no_answer(counts: list[int]) -> None:
+    def ask(task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        return (Reply(k, vector=np.array(counts if k == 4 else [1, 2, 3, 4], np.float32)) for k in clients)
+
+    oracle = estimation.build("oracle", {"seed": 0, "num_classes": 2, "num_attributes": 2})
+    assert oracle.estimate(1, {4: 10, 5: 10}, ask).keys() == {5}

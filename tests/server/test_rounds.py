@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from feddiverse.errors import RunError
-from feddiverse.messages import LabelCounts, Loss, Reply, Task, Train, Vector
+from feddiverse.messages import LabelCounts, Loss, Reply, Task, Train, TrueMatrix, Vector
 from feddiverse.server.aggregation import Aggregator, FedAvgM
 from feddiverse.server.rounds import Plan, Round, rounds
+from feddiverse.server.selection import build
 from feddiverse.server.selection.base import Selector
 
 SIZE = 4
@@ -113,6 +114,46 @@ def test_unusable_replies_are_left_out_with_a_warning(bad: Reply, reason: str) -
     assert record.failed == [5]
     assert record.warnings == [f"Round 1: {reason}"]
     assert [r.client for r in selector.seen[0][2]] == [1, 3]
+
+
+def oracle_run(engine: FakeEngine, selector: str, total: int = 2) -> list[Round]:
+    """Clients send θ plus their id whatever they are asked, which passes for a matrix of two by two."""
+    settings = {"seed": 1, "estimator": "oracle", "num_classes": 2, "num_attributes": 2, "pretraining_rounds": 0}
+    return run(engine, build(selector, settings), total, theta=np.ones(SIZE, np.float32))
+
+
+@pytest.mark.parametrize("selector", ["feddiverse", "group_balance"])
+def test_answers_that_a_selector_could_not_use_are_warned_about_by_kind(selector: str) -> None:
+    bad = {
+        3: Reply(3, failure="IndexError: no such attribute."),
+        5: Reply(5, 1, np.ones(3, np.float32)),
+        7: Reply(7, 1, -np.ones(SIZE, np.float32)),
+    }
+    first, second = oracle_run(FakeEngine(answers=dict(bad)), selector)
+    told = "Round 1: 3 of 4 clients gave no usable answer to true_matrix (3, 5, 7); client 3: IndexError: no such"
+    assert first.warnings[0] == f"{told} attribute."
+    assert second.warnings[0].startswith("Round 2: 3 of 3 clients gave no usable answer")  # known ones are not asked
+    del bad[3]
+    assert "client 5: it sent 3 numbers where 4" in oracle_run(FakeEngine(answers=dict(bad)), selector)[0].warnings[0]
+    del bad[5]
+    assert "client 7: its counts are negative" in oracle_run(FakeEngine(answers=dict(bad)), selector)[0].warnings[0]
+    assert oracle_run(FakeEngine(), selector)[0].warnings == []
+
+
+@pytest.mark.parametrize("selector", ["feddiverse", "group_balance"])
+def test_a_choice_without_any_triplet_is_warned_about(selector: str) -> None:
+    class NoMatrix(FakeEngine):
+        def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
+            if isinstance(task, TrueMatrix):
+                return (Reply(k, failure="gone") for k in clients)
+            return super().ask(task, theta, clients)
+
+    engine = NoMatrix(clients=dict.fromkeys(range(12), 5))
+    for record in oracle_run(engine, selector):
+        silent, unknown = record.warnings
+        assert "12 of 12 clients gave no usable answer to true_matrix (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …)" in silent
+        assert "is known: " in unknown
+        assert record.failed == []
 
 
 def test_a_round_without_usable_replies_leaves_theta_and_three_end_the_run() -> None:

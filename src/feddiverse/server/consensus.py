@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from feddiverse import seeding
 from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain
-from feddiverse.server.estimation import TRIPLET, Estimator, Triplet, answers, triplet_in
+from feddiverse.server.estimation import TRIPLET, Estimator, Triplet, answers, check_triplet, triplet_in
 from feddiverse.server.mixture import Mixture, fit
 from feddiverse.server.scatter import Directions, Scatter, find_directions
 
@@ -31,6 +31,8 @@ NEAR = 2.0  # standard deviations: attribute values nearer than this cannot be t
 
 class Consensus(Estimator):
     """Learns once how to read the attribute, from the first clients; those who come late are read the same way."""
+
+    gives_matrices = True
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class Consensus(Estimator):
         )
         found = {}
         cells = self.reading["shares"].size if self.wants_matrices else 0
-        for reply in answers(task, clients, ask, length=cells, metrics=TRIPLET):
+        for reply in answers(task, clients, ask, length=cells, metrics=TRIPLET, check=check_triplet):
             found[reply.client] = triplet_in(reply)
             self.evaluate(reply)
             if reply.vector is not None:

@@ -7,9 +7,9 @@ send three numbers, `consensus` (in its own file) reads the attribute off what d
 import importlib
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,22 +18,29 @@ from feddiverse.errors import UserError
 from feddiverse.heterogeneity import triplet
 from feddiverse.messages import EVALUATION_ONLY, Ask, PaperTriplet, Plain, Reply, Task, TrueMatrix
 from feddiverse.server import quality
+from feddiverse.server.meter import Asking
 
 Triplet = NDArray[np.float64]  # [ci, ai, sc]
 Matrix = NDArray[np.float64]  # [class, attribute]
 
 TRIPLET = ("ci", "ai", "sc")
+ROUNDING = 1e-6  # how far out of [0, 1] a triplet may be that was computed or sent with less precision
+
+Check = Callable[[Reply], str | None]
+"""What is wrong with a reply, if anything."""
 
 
 class Estimator:
     """Finds triplets of clients. Called again for clients that come late; what was learnt is kept as plain data.
 
-    `matrices`: client → its (estimated) interaction matrix, with attributes that mean the same on every client;
-    None for an estimator that cannot say so, or was not told by `wants_matrices` that it should.
+    `gives_matrices`: whether it can give `matrices`: client → its (estimated) interaction matrix, with attributes that
+    mean the same on every client. They are None where it cannot, nobody answered yet, or `wants_matrices` is not set.
     `confusion`: [estimated attribute, true attribute] over all samples seen so far, for evaluation only; None unless
     the estimator was built with `evaluation=True` in an experiment where the truth is known.
     `warnings`: what a reader of the triplets should know, one sentence each.
     """
+
+    gives_matrices: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.wants_matrices = False  # a selector that needs whole matrices says so: they tell more than three numbers
@@ -82,32 +89,63 @@ class Estimator:
 
 
 def answers(
-    task: Task, clients: Mapping[int, int], ask: Ask, *, length: int | None = None, metrics: tuple[str, ...] = ()
+    task: Task,
+    clients: Mapping[int, int],
+    ask: Ask,
+    *,
+    length: int | None = None,
+    metrics: tuple[str, ...] = (),
+    check: Check = lambda reply: None,
 ) -> Iterator[Reply]:
     """Ask every client, the largest first (so that none is left alone at the end); leave out those without an answer.
 
-    A client may be anyone's code: an answer that lacks one of `metrics`, has a number that is not finite, or a vector
-    of another length than `length` (by default the first answer's) is no answer.
+    A client may be anyone's code: an answer that lacks one of `metrics`, has a number that is not finite, a vector of
+    another length than `length` (None: any), or does not pass `check` is no answer. The loop's `ask` is told, so that
+    the run can warn of it.
     """
     ids = sorted(clients, key=lambda k: (-clients[k], k))
     for reply in ask(task, ids):
-        if reply.failure is not None or not all(name in reply.metrics for name in metrics):
+        if reply.failure is not None:
             continue
-        vector = np.empty(0, np.float32) if reply.vector is None else reply.vector
-        if not (np.isfinite(vector).all() and np.isfinite(list(reply.metrics.values())).all()):
-            continue
-        length = vector.size if length is None else length
-        if vector.size == length:
+        problem = _problem(reply, length, metrics) or check(reply)
+        if problem is None:
             yield reply
+        elif isinstance(ask, Asking):
+            ask.leave_out(task, reply.client, problem)
+
+
+def _problem(reply: Reply, length: int | None, metrics: tuple[str, ...]) -> str | None:
+    if missing := [name for name in metrics if name not in reply.metrics]:
+        return f"its answer lacks {missing[0]}"
+    vector = np.empty(0, np.float32) if reply.vector is None else reply.vector
+    if not (np.isfinite(vector).all() and np.isfinite(list(reply.metrics.values())).all()):
+        return "its numbers are not all finite"
+    if length is not None and vector.size != length:
+        return f"it sent {vector.size:,} numbers where {length:,} are expected"
+    return None
+
+
+def check_counts(reply: Reply) -> str | None:
+    """A vector of counts has none below zero, and counts something."""
+    assert reply.vector is not None
+    return "its counts are negative or all zero" if reply.vector.min() < 0 or not reply.vector.any() else None
+
+
+def check_triplet(reply: Reply) -> str | None:
+    """CI, AI and SC are within [0, 1] by definition; selectors rely on it."""
+    outside = [name for name in TRIPLET if not -ROUNDING <= reply.metrics[name] <= 1 + ROUNDING]
+    return f"its {outside[0]} is {reply.metrics[outside[0]]:g}, not within [0, 1]" if outside else None
 
 
 def triplet_in(reply: Reply) -> Triplet:
-    """The three numbers a client sent."""
-    return np.array([reply.metrics[name] for name in TRIPLET])
+    """The three numbers a client sent, which passed `check_triplet`."""
+    return np.clip([reply.metrics[name] for name in TRIPLET], 0.0, 1.0)
 
 
 class Oracle(Estimator):
     """The true matrices. An upper bound for experiments: no real federation knows them."""
+
+    gives_matrices = True
 
     def __init__(self, seed: int, num_classes: int, num_attributes: int) -> None:
         super().__init__()
@@ -117,7 +155,8 @@ class Oracle(Estimator):
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         self.matrices = self.matrices or {}
         found = {}
-        for reply in answers(TrueMatrix(self.seed, round, self.shape[1]), clients, ask, length=math.prod(self.shape)):
+        question, length = TrueMatrix(self.seed, round, self.shape[1]), math.prod(self.shape)
+        for reply in answers(question, clients, ask, length=length, check=check_counts):
             assert reply.vector is not None
             matrix = reply.vector.astype(np.float64).reshape(self.shape)
             self.matrices[reply.client] = matrix
@@ -150,7 +189,8 @@ class Paper(Estimator):
 
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         found = {}
-        for reply in answers(replace(self.question, round=round), clients, ask, length=0, metrics=TRIPLET):
+        question = replace(self.question, round=round)
+        for reply in answers(question, clients, ask, length=0, metrics=TRIPLET, check=check_triplet):
             found[reply.client] = triplet_in(reply)
             # A client's own labels are all it knows: it is given the naming of them that suits it best.
             self.evaluate(reply, own_names=True)

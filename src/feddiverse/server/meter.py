@@ -1,15 +1,19 @@
-"""Counts what a run costs, by kind of question: messages, bytes each way, seconds on clients (paper, Table II)."""
+"""Counts what a run costs, by kind of question: messages, bytes each way, seconds on clients (paper, Table II).
+
+It also remembers whose answers to a selector's questions were of no use, so that a run can say so.
+"""
 
 import re
 import time
 from collections.abc import Iterator, Sequence
 
-from feddiverse.messages import Ask, Engine, LabelCounts, Reply, Task, TrueMatrix, Vector
+from feddiverse.messages import Engine, LabelCounts, Reply, Task, TrueMatrix, Vector
 
 Traffic = dict[str, dict[str, float]]
 
 WITHOUT_THETA = (LabelCounts, TrueMatrix)
 """Questions about the data alone: a client answers them without having been sent the model."""
+MAX_NAMED = 10  # clients named in one warning
 
 
 def kind(task: Task) -> str:
@@ -23,6 +27,7 @@ class Meter:
     def __init__(self, engine: Engine):
         self._engine = engine
         self._traffic: Traffic = {}
+        self._useless: dict[str, dict[int, str]] = {}  # kind of question → client → why its answer is none
         self.waited = 0.0  # wall-clock seconds spent waiting for replies since the last `take`
 
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
@@ -44,11 +49,42 @@ class Meter:
             row["client_seconds"] += reply.seconds
             yield reply
 
-    def with_theta(self, theta: Vector) -> Ask:
+    def with_theta(self, theta: Vector) -> "Asking":
         """`ask` as selectors and estimators know it: about the current θ."""
-        return lambda task, clients: self.ask(task, theta, clients)
+        return Asking(self, theta)
+
+    def leave_out(self, task: Task, client: int, why: str) -> None:
+        """Remember that a client gave no answer that can be used."""
+        self._useless.setdefault(kind(task), {})[client] = why
+
+    def complaints(self) -> list[str]:
+        """One sentence for each kind of question that some clients left without a usable answer."""
+        sentences = []
+        for name, reasons in self._useless.items():
+            clients = sorted(reasons)
+            named = ", ".join(map(str, clients[:MAX_NAMED])) + (", …" if len(clients) > MAX_NAMED else "")
+            asked = int(self._traffic[name]["messages"])
+            sentences.append(
+                f"{len(clients)} of {asked} clients gave no usable answer to {name} ({named});"
+                f" client {clients[0]}: {reasons[clients[0]].rstrip('.')}."
+            )
+        return sentences
 
     def take(self) -> Traffic:
         """What was counted since the last call."""
-        traffic, self._traffic, self.waited = self._traffic, {}, 0.0
+        traffic, self._traffic, self._useless, self.waited = self._traffic, {}, {}, 0.0
         return traffic
+
+
+class Asking:
+    """An `Ask` that remembers failures; who finds an answer useless for another reason says so by `leave_out`."""
+
+    def __init__(self, meter: Meter, theta: Vector):
+        self._meter, self._theta = meter, theta
+        self.leave_out = meter.leave_out
+
+    def __call__(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        for reply in self._meter.ask(task, self._theta, clients):
+            if reply.failure is not None:
+                self.leave_out(task, reply.client, reply.failure)
+            yield reply

@@ -106,6 +106,7 @@ def rounds(
         start = time.perf_counter()
         clients = engine.clients
         task = replace(plan.train, round=number)
+        warnings: list[str] = []
 
         if number <= selector.pretraining_rounds:
             phase, selected, step = "pretraining", sorted(clients), Aggregator().step
@@ -115,6 +116,7 @@ def rounds(
             generator = rng(task.seed, "select", number)
             selected = selector.choose(number, plan.num_selected, clients, meter.with_theta(theta), generator)
             _check_choice(selected, clients)
+            warnings = [f"Round {number}: {warning}" for warning in (*meter.complaints(), *selector.doubts())]
         selection_seconds = time.perf_counter() - start - meter.waited
 
         # Largest first, so that no worker is left with a long client at the end.
@@ -137,7 +139,7 @@ def rounds(
             theta=theta,
             selected=selected,
             failed=sieve.failed,
-            warnings=sieve.warnings,
+            warnings=warnings + sieve.warnings,
             train_loss=sieve.train_loss,
             test=accuracies(evaluate(theta)) if evaluated else None,
             seconds=time.perf_counter() - start,

@@ -16,7 +16,11 @@ CASES = [*SELECTORS, "feddiverse+coverage", "pow_d+candidates"]
 
 def make(case: str) -> Selector:
     name, _, extra = case.partition("+")
-    special = {"coverage": {"coverage": 1.5}, "candidates": {"pow_d_candidates": 6}}
+    special = {
+        "coverage": {"coverage": 1.5},
+        "candidates": {"pow_d_candidates": 6},
+        "consensus": {"estimator": "consensus"},
+    }
     return build(name, SETTINGS | special.get(extra, {}))
 
 
@@ -83,8 +87,14 @@ def test_clients_vanish_come_back_and_come_late(case: str) -> None:
     assert all(set(asked) <= set(everyone) for _, asked in clients.asked)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("num_broken", [3, 20])
+@pytest.mark.parametrize(
+    ("case", "num_broken"),
+    [
+        *((case, num_broken) for case in CASES for num_broken in (3, 20)),
+        ("feddiverse+consensus", 20),
+        ("group_balance+consensus", 20),
+    ],
+)
 def test_clients_that_do_not_answer_do_not_stop_the_round(case: str, num_broken: int) -> None:
     sizes = sizes_of(20)
     for chosen in play(make(case), sizes, 6, range(3), FakeClients(broken=list(sizes)[:num_broken])):

@@ -25,6 +25,10 @@ class Selector:
     def observe(self, round: int, theta: Vector, replies: Sequence[Reply]) -> None:
         """What came back from the chosen clients, trained from `theta`; failed ones are left out."""
 
+    def doubts(self) -> list[str]:
+        """Why the last choice may not be what its reader thinks, a sentence each; the loop makes them warnings."""
+        return []
+
     def findings(self) -> Plain:
         """What a reader of the run wants to see of what the selector has learnt (triplets, clusters, …)."""
         return {}

@@ -88,6 +88,11 @@ class FedDiverse(Selector):
     def _times(self, ids: Ids) -> Floats:
         return np.fromiter((self._times_chosen[i] for i in ids.tolist()), np.float64, len(ids))
 
+    def doubts(self) -> list[str]:
+        if self._triplets:
+            return []
+        return ["no client's triplet is known: the least often chosen are taken.", *self.estimator.warnings]
+
     def findings(self) -> Plain:
         return {
             "estimator": type(self.estimator).__name__.lower(),

@@ -72,6 +72,11 @@ class GroupBalance(Selector):
     """
 
     def __init__(self, estimator: Estimator, pretraining_rounds: int = 1) -> None:
+        if not estimator.gives_matrices:
+            raise UserError(
+                "Selector 'group_balance' needs matrices whose attribute means the same on every client, which this"
+                " estimator does not give; set estimator to 'consensus' or 'oracle'."
+            )
         self.estimator = estimator
         self.estimator.wants_matrices = True
         self.pretraining_rounds = pretraining_rounds
@@ -95,12 +100,12 @@ class GroupBalance(Selector):
             found = self.estimator.estimate(round, new, ask)
             self._triplets |= {i: [float(x) for x in triplet] for i, triplet in found.items()}
             self._weights = None
-        if self.estimator.matrices is None:
-            raise UserError(
-                "Selector 'group_balance' needs matrices whose attribute means the same on every client, which this"
-                " estimator does not give; set estimator to 'consensus' or 'oracle'."
-            )
-        return self.estimator.matrices
+        return self.estimator.matrices or {}  # none as long as nobody answered
+
+    def doubts(self) -> list[str]:
+        if self.estimator.matrices:
+            return []
+        return ["no client's matrix is known: clients are drawn uniformly.", *self.estimator.warnings]
 
     def findings(self) -> Plain:
         weights = {} if self._weights is None else dict(zip(*(part.tolist() for part in self._weights), strict=True))
