@@ -1,11 +1,13 @@
 """Consensus from first question to triplets, on made-up features and real client code."""
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pytest
 from synthetic_features import Clients, without_a_model
 
 from feddiverse.heterogeneity import triplet
-from feddiverse.messages import AttributeTriplet, FeatureHistogram, FeatureMoments
+from feddiverse.messages import AttributeTriplet, FeatureHistogram, FeatureMoments, Reply, Task
 from feddiverse.server import consensus, estimation, quality
 from feddiverse.server.estimation import Estimator
 
@@ -122,3 +124,24 @@ def test_nobody_answers(dies_after: int) -> None:
 def test_grid_never_grows_beyond_its_bound() -> None:
     assert [consensus.num_bins(q) for q in (1, 2, 3, 4, 5)] == [128, 64, 16, 8, 5]
     assert consensus.num_bins(50) == 2
+
+
+@pytest.mark.parametrize("odd", [0, 5, 12], ids=["the largest client", "a small one", "the last"])
+@pytest.mark.parametrize("sends", ["seven features", "nothing", "no such sum"])
+def test_moments_of_another_length_cost_nobody_else_its_triplet(odd: int, sends: str) -> None:
+    clients, estimator = Clients(GSC, gap=6), build(GSC)
+    clients.sizes[0] += 100  # asked first
+    expected = [k for k in clients.sizes if k != odd]
+    numbers = {"seven features": 2 + 2 + 2 * 7 + 7 * 8, "nothing": 0, "no such sum": 50}[sends]
+
+    def ask(task: Task, ids: Sequence[int]) -> Iterator[Reply]:
+        for k in ids:
+            if k != odd:
+                yield from clients.ask(task, [k])
+            elif type(task) is FeatureMoments:
+                yield Reply(k, vector=np.ones(numbers, np.float32))
+            else:
+                yield Reply(k, failure="its features do not fit")
+
+    assert sorted(estimator.estimate(1, clients.sizes, ask)) == expected
+    assert estimator.warnings == []

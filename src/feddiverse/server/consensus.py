@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse import seeding
-from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain
+from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain, Reply
 from feddiverse.server.estimation import TRIPLET, Estimator, Triplet, answers, check_triplet, triplet_in
 from feddiverse.server.mixture import Mixture, fit
-from feddiverse.server.scatter import Directions, Scatter, find_directions
+from feddiverse.server.scatter import Directions, Scatter, find_directions, num_features
 
 Floats = NDArray[np.float64]
 
@@ -76,7 +76,7 @@ class Consensus(Estimator):
     def _learn(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[str, NDArray[np.float32]] | None:
         """How to read the attribute off projected features: the fields of `AttributeTriplet`. None: nobody answered."""
         moments = FeatureMoments(self.seed, round, self.dimensions)
-        scatter = Scatter.of(answers(moments, clients, ask), self.num_classes)
+        scatter = Scatter.of(answers(moments, clients, ask, check=self._check_moments), self.num_classes)
         if scatter is None:
             return None
         if self.num_attributes < 2:
@@ -117,6 +117,10 @@ class Consensus(Estimator):
             "shares": mixture.shares,
         }
         return {name: values.astype(np.float32) for name, values in fields.items()}
+
+    def _check_moments(self, reply: Reply) -> str | None:
+        size = 0 if reply.vector is None else reply.vector.size
+        return None if num_features(size, self.num_classes) else f"{size:,} numbers are no moments of features"
 
     def _find_values(self, task: FeatureHistogram, clients: Mapping[int, int], ask: Ask) -> Mixture | None:
         """Where the attribute's values lie, from the sum of all clients' histograms. None: nobody answered."""

@@ -5,6 +5,8 @@ class means between clients and W the covariance within: the leading generalised
 directions in which an attribute shows.
 """
 
+import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
@@ -24,6 +26,13 @@ RIDGE = 1.0
 NULL_DRAWS = 40
 
 
+def num_features(size: int, num_classes: int) -> int:
+    """d for an answer of 2 + Y + Y·d + d(d + 1) numbers; 0 if there is no such d."""
+    spare = size - 2 - num_classes
+    d = round((-(num_classes + 1) + math.sqrt((num_classes + 1) ** 2 + 4 * spare)) / 2) if spare > 0 else 0
+    return d if d * (num_classes + d + 1) == spare else 0
+
+
 @dataclass(frozen=True)
 class Scatter:
     """The sum of all clients' answers to `FeatureMoments`, unpacked."""
@@ -37,18 +46,23 @@ class Scatter:
 
     @classmethod
     def of(cls, replies: Iterable[Reply], num_classes: int) -> Self | None:
-        """Add the answers up, one at a time; None if there is none."""
-        total: Floats | None = None
+        """Add the answers up, one at a time; None if there is none.
+
+        How many features there are, most clients tell: one of another model does not stand for the others.
+        """
+        totals: dict[int, Floats] = {}
+        times: Counter[int] = Counter()
         for reply in replies:
             assert reply.vector is not None
-            total = reply.vector.astype(np.float64) if total is None else np.add(total, reply.vector, out=total)
-        return None if total is None else cls.unpack(total, num_classes)
+            size = reply.vector.size
+            totals[size] = totals[size] + reply.vector if size in totals else reply.vector.astype(np.float64)
+            times[size] += 1
+        return cls.unpack(totals[times.most_common(1)[0][0]], num_classes) if totals else None
 
     @classmethod
     def unpack(cls, total: Floats, num_classes: int) -> Self:
         """2 + Y + Y·d + d(d + 1) numbers → matrices."""
-        size = total.size - 2 - num_classes
-        d = round((-(num_classes + 1) + np.sqrt((num_classes + 1) ** 2 + 4 * size)) / 2)
+        d = num_features(total.size, num_classes)
         head, sums, within, products = np.split(
             total, np.cumsum([2 + num_classes, num_classes * d, d * (d + 1) // 2]).tolist()
         )

@@ -214,6 +214,9 @@ def test_group_balance_draws_by_its_weights_and_needs_matrices() -> None:
         GroupBalance(KnownTriplets({0: [0, 0, 0]}))
 
 
+SIX_CLASSES = SETTINGS | {"num_classes": 6}
+
+
 class Labels(FakeClients):
     """The clients of Fed-CBS' Fig. 3."""
 
@@ -230,7 +233,7 @@ def test_fed_cbs_draws_by_inverse_powers_of_the_imbalance() -> None:
     np.testing.assert_allclose(imbalance(np.array([[3.0, 1.0], [1.0, 1.0], [4.0, 0.0]])), [1 / 8, 0, 1 / 2])
     draws = 2000
     histories = [
-        build("fed_cbs", SETTINGS).choose(1, 3, dict.fromkeys(range(4), 30), Labels(), rng(0, "select", t))
+        build("fed_cbs", SIX_CLASSES).choose(1, 3, dict.fromkeys(range(4), 30), Labels(), rng(0, "select", t))
         for t in range(draws)
     ]
     assert {chosen[0] for chosen in histories} == {0}
@@ -241,7 +244,7 @@ def test_fed_cbs_draws_by_inverse_powers_of_the_imbalance() -> None:
 
 def test_fed_cbs_explores_first_picks_that_were_rare() -> None:
     """Two equally imbalanced clients: after many rounds the bonus λ√(3 ln t / 2T) has made both first as often."""
-    selector = build("fed_cbs", SETTINGS)
+    selector = build("fed_cbs", SIX_CLASSES)
     clients = Labels()
     selector.choose(1, 1, {2: 30, 3: 30}, clients, rng(0, "select"))
     selector._times_chosen[2] = 400  # type: ignore[attr-defined]
@@ -253,9 +256,32 @@ def test_fed_cbs_explores_first_picks_that_were_rare() -> None:
     assert times[3] > 3 * times[2]
 
 
+class OtherLength(FakeClients):
+    """Two clients send vectors of other lengths than the rest: one that is largest and first, one that comes late."""
+
+    def answer(self, task: Task, client: int) -> Reply:
+        reply = super().answer(task, client)
+        lengths = {0: reply.vector[:-1], 1: np.ones(9, np.float32), 2: reply.vector[:0]}
+        return Reply(client, 10, lengths.get(client, reply.vector))
+
+
+@pytest.mark.parametrize("name", ["fed_cbs", "label_entropy", "hcsfed"])
+@pytest.mark.parametrize("odd", [0, 1, 2], ids=["shorter", "longer", "empty"])
+@pytest.mark.parametrize("late", [False, True])
+def test_an_answer_of_another_length_does_not_speak_for_the_others(name: str, odd: int, late: bool) -> None:
+    sound = dict.fromkeys(range(3, 12), 10)
+    everyone = {odd: 99} | sound
+    selector, clients = build(name, SETTINGS), OtherLength()
+    for t, available in enumerate([sound if late else everyone, everyone, everyone], 1):
+        chosen = selector.choose(t, 5, available, clients, rng(0, "select", t))
+        assert len(set(chosen)) == 5
+        assert odd not in chosen  # who gave no answer comes last
+    assert clients.asked[-1][1] == [odd]  # only it is asked again
+
+
 def test_label_entropy_is_greedy() -> None:
     for seed in range(20):
-        first, second = LabelEntropy(3).choose(1, 2, dict.fromkeys(range(4), 30), Labels(), rng(seed, "select"))
+        first, second = LabelEntropy(3, 6).choose(1, 2, dict.fromkeys(range(4), 30), Labels(), rng(seed, "select"))
         pools = {i: np.array(Labels.COUNTS[first]) + np.array(Labels.COUNTS[i]) for i in range(4) if i != first}
         shares = {i: pool[pool > 0] / pool.sum() for i, pool in pools.items()}
         entropies = {i: -(share * np.log(share)).sum() for i, share in shares.items()}

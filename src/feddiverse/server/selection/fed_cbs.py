@@ -34,8 +34,8 @@ class FedCBS(LabelSelector):
     the same for every candidate.)
     """
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int, num_classes: int) -> None:
+        super().__init__(seed, num_classes)
         self._times_chosen: Counter[int] = Counter()
         self._num_rounds = 0
 

@@ -11,6 +11,7 @@ the full text not being at hand:
 4. Within its cluster a client is drawn without replacement with probability proportional to its sketch's norm.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse import seeding
-from feddiverse.messages import Ask, Plain, Sketch
+from feddiverse.messages import Ask, Plain, Reply, Sketch
 from feddiverse.server.estimation import answers
 from feddiverse.server.selection.base import Selector
 from feddiverse.server.selection.draws import by_weight, sorted_ids
@@ -80,9 +81,17 @@ class HCSFed(Selector):
         new = {i: size for i, size in clients.items() if i not in self._sketches}
         if not new:
             return
-        for reply in answers(replace(self.question, round=round), new, ask):
-            if reply.vector is not None:
-                self._sketches[reply.client] = reply.vector.astype(np.float64).tolist()
+        length = self._centres.shape[1] if len(self._centres) else None
+        question = replace(self.question, round=round)
+        found = {
+            reply.client: reply.vector.astype(np.float64).tolist()
+            for reply in answers(question, new, ask, length=length, check=_check_sketch)
+            if reply.vector is not None
+        }
+        if found:
+            # |θ| is not known here: how long a sketch is, most clients tell. Others are asked again, and then refused.
+            usual = length or Counter(map(len, found.values())).most_common(1)[0][0]
+            self._sketches |= {i: sketch for i, sketch in found.items() if len(sketch) == usual}
         if self._sketches and not len(self._centres):
             known = np.array([self._sketches[i] for i in sorted(self._sketches)], np.float64)
             self._centres = centres(known, self.num_clusters, self.question.seed)
@@ -107,6 +116,10 @@ class HCSFed(Selector):
     def restore(self, state: Plain) -> None:
         self._sketches = {int(i): list(s) for i, *s in state["sketches"]}
         self._centres = np.array(state["centres"], np.float64)
+
+
+def _check_sketch(reply: Reply) -> str | None:
+    return None if reply.vector is not None and reply.vector.size else "its sketch is empty"
 
 
 def centres(sketches: Floats, num_clusters: int, seed: int) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.messages import Ask, LabelCounts, Plain
-from feddiverse.server.estimation import answers
+from feddiverse.server.estimation import answers, check_counts
 from feddiverse.server.selection.base import Selector
 from feddiverse.server.selection.draws import by_weight, sorted_ids
 
@@ -19,8 +19,9 @@ class LabelSelector(Selector):
     Subclasses say which of them; who did not answer is chosen, uniformly, only where the others are too few.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, num_classes: int) -> None:
         self.seed = seed
+        self.num_classes = num_classes
         self._counts: dict[int, list[float]] = {}
 
     def pick(self, ids: NDArray[np.int64], counts: Floats, k: int, rng: np.random.Generator) -> list[int]:
@@ -30,9 +31,10 @@ class LabelSelector(Selector):
     def choose(self, round: int, k: int, clients: Mapping[int, int], ask: Ask, rng: np.random.Generator) -> list[int]:
         new = {i: size for i, size in clients.items() if i not in self._counts}
         if new:
-            for reply in answers(LabelCounts(self.seed, round), new, ask):
-                if reply.vector is not None:
-                    self._counts[reply.client] = reply.vector.astype(np.float64).tolist()
+            question = LabelCounts(self.seed, round)
+            for reply in answers(question, new, ask, length=self.num_classes, check=check_counts):
+                assert reply.vector is not None
+                self._counts[reply.client] = reply.vector.astype(np.float64).tolist()
         ids = sorted_ids(clients)
         silent = np.array([i not in self._counts for i in ids.tolist()], bool)
         known = ids[~silent]
