@@ -309,3 +309,58 @@ def test_oort_exploits_within_the_cut_off() -> None:
     for t in range(30):
         assert min(selector.choose(t, 5, dict.fromkeys(range(20), 1), FakeClients(), rng(0, "select", t))) >= 15
         selector.restore({"utility": [[i, 1.0 + (i >= 15), 5] for i in range(20)], "exploration": 0.2, "num_rounds": 9})
+
+
+def test_oort_scores_by_hand() -> None:
+    """Utilities 1 … 40, learnt in rounds 1 … 40, at round 50: the largest counts as the 0.95 quantile, 39."""
+    selector = Oort(3)
+    selector.restore({"utility": [[i, float(i), i] for i in range(1, 41)], "exploration": 0.2, "num_rounds": 50})
+    scores = selector._scores(np.array([1, 20, 39, 40] + [i for i in range(2, 39) if i != 20]))
+    width = 40 - 0.999
+    bonus = [np.sqrt(0.1 * np.log(50) / last) for last in (1, 20, 39, 40)]
+    by_hand = [
+        0.001 / width + bonus[0],
+        19.001 / width + bonus[1],
+        38.001 / width + bonus[2],
+        38.001 / width + bonus[3],
+    ]
+    np.testing.assert_allclose(scores[:4], by_hand)
+    assert scores[0] == pytest.approx(0.6255, abs=1e-4)  # nearly all of it for having waited so long
+
+
+def test_oort_draws_nobody_below_the_cut_off() -> None:
+    """Ten clients score 1.21; 0.95 of that is 1.15. Client 10 scores 1.18 and has a chance, client 11 1.06 and none."""
+    state = {
+        "utility": [*([i, 2.0, 5] for i in range(10)), [10, 1.97, 5], [11, 1.85, 5], [12, 1.0, 5]],
+        "exploration": 0.2,
+        "num_rounds": 9,
+    }
+    times: Counter[int] = Counter()
+    for t in range(60):
+        selector = Oort(3)
+        selector.restore(state)
+        times.update(selector.choose(t, 5, dict.fromkeys(range(13), 1), FakeClients(), rng(0, "select", t)))
+    assert times[10] > 10
+    assert times[11] == times[12] == 0
+
+
+@pytest.mark.parametrize("dies_in", [1, 20], ids=["dead from the start", "dies after it was tried"])
+def test_oort_does_not_try_dead_clients_more_often_than_uniform_selection(dies_in: int) -> None:
+    selector, sizes, dead = Oort(3), dict.fromkeys(range(24), 10), {3, 9, 15}
+    times: Counter[int] = Counter()
+    for t in range(1, 61):
+        clients = FakeClients(broken=dead if t >= dies_in else ())
+        chosen = selector.choose(t, 9, sizes, clients, rng(0, "select", t))
+        if t >= dies_in:
+            times.update(chosen)
+    assert 0 < sum(times[i] for i in dead) <= times.total() * len(dead) / 24 / 2
+
+
+def test_oort_tries_a_client_again_that_failed_once() -> None:
+    selector, sizes = Oort(3), {3: 99} | dict.fromkeys(range(10, 20), 1)
+    selector.choose(1, 4, sizes, FakeClients(broken=[3]), rng(0, "select", 1))
+    resting = Oort(3)
+    resting.restore(selector.state())
+    history = [3 in resting.choose(t, 4, sizes, FakeClients(), rng(0, "select", t)) for t in (2, 3, 4)]
+    assert history == [False, False, True]
+    assert resting.state()["failed"] == []

@@ -102,6 +102,12 @@ def test_the_three_pure_kinds_complement_each_other() -> None:
         assert set(choose_as_written(pure, 3, np.random.default_rng(seed))) == {CI, AI, SC}
 
 
+def test_a_balanced_client_complements_any_other() -> None:
+    """Documented in docs/selectors.md: its inner product with every triplet is 0, so step 2 takes it."""
+    triplets = np.vstack([np.random.default_rng(0).uniform(0.1, 1, (9, 3)), np.zeros(3)])
+    assert all(choose_as_written(triplets, 3, rng(0, "test", t))[1] == 9 for t in range(50))
+
+
 @pytest.mark.parametrize(
     "triplets", [np.zeros((6, 3)), np.full((6, 3), 0.3), np.array([[0.0, 0.0, 0.5]] * 6)], ids=["zero", "same", "one"]
 )

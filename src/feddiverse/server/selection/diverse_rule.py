@@ -11,7 +11,7 @@ LEADING = (2, 0, 1)  # which of [CI, AI, SC] leads a group of three: SC, then CI
 
 
 def normalise(triplets: Floats) -> Floats:
-    """Δ̲ [K, 3]: every triplet divided by its sum; a zero triplet stays zero (it has no direction)."""
+    """Δ̲ [K, 3]: every triplet divided by its sum; a zero triplet stays zero, and so complements any other."""
     triplets = np.asfortranarray(triplets)  # one dimension at a time is read, by the million
     sums = triplets.sum(axis=1, keepdims=True)
     normalised: Floats = np.divide(triplets, sums, out=np.zeros_like(triplets), where=sums > 0)

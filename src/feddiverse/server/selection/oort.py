@@ -1,7 +1,9 @@
 """Oort: guided participant selection.
 
 Lai, Zhu, Madhyastha, Chowdhury: "Oort: efficient federated learning via guided participant selection", OSDI 2021,
-Alg. 1, with the constants of the authors' code (SymbioticLab/Oort).
+Alg. 1. Scores, and the constants 0.9, 0.2 and 5, are those of the authors' code (SymbioticLab/Oort: oort/oort.py, and
+the defaults of training/argParser.py at 25c8853). Three constants are not: DECAY, CLIP and CUT_OFF are there 0.95, 0.98
+and 0.7; ours are the paper's, as we know them (its text was not at hand to check).
 
 Left out: the penalty on slow clients and the pacer that relaxes it. They read the clock, and a choice that depends on
 the clock cannot be repeated; without the penalty (their α = 0) the statistical part is the whole rule.
@@ -29,12 +31,15 @@ class Oort(Selector):
     """Exploits clients of high utility |D_k|·√(mean squared loss) that were not asked for long, and explores new ones.
 
     Oort's clients report the losses met in training; ours are asked for them when chosen, which costs them one forward
-    pass and gives the same number.
+    pass and gives a similar number: of the model before its training, in evaluation mode.
+
+    A client that gives no loss rests for 2, 4, 8, … rounds (ours): else it would stay new, and be tried every round.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._utility: dict[int, tuple[float, int]] = {}  # client → its utility, and in which round it was learnt
+        self._failed: dict[int, tuple[int, int]] = {}  # client → how often in a row it gave no loss, and when last
         self._exploration = FIRST_EXPLORATION
         self._num_rounds = 0
 
@@ -42,16 +47,34 @@ class Oort(Selector):
         self._num_rounds += 1
         ids = sorted_ids(clients)
         tried = np.array([i in self._utility for i in ids.tolist()], bool)
+        rests = np.array([self._rests(i) for i in ids.tolist()], bool)
+        new = ids[~tried & ~rests]
         self._exploration = max(self._exploration * DECAY, LEAST_EXPLORATION)
-        exploration = self._exploration if not tried.all() else 0.0
-        chosen = self._exploit(ids[tried], int(k * (1 - exploration)), rng)
-        chosen += self._explore(ids[~tried], clients, k - len(chosen), rng)
+        exploration = self._exploration if len(new) else 0.0
+        chosen = self._exploit(ids[tried & ~rests], int(k * (1 - exploration)), rng)
+        chosen += self._explore(new, clients, k - len(chosen), rng)
         rest = np.setdiff1d(ids, chosen)
-        chosen += by_weight(rest, np.ones(len(rest)), k - len(chosen), rng)
-        asked = {i: clients[i] for i in chosen}
-        for reply in answers(Loss(self.seed, round), asked, ask, metrics=("loss_rms",)):
-            self._utility[reply.client] = (clients[reply.client] * reply.metrics["loss_rms"], self._num_rounds)
+        chosen += by_weight(rest, (~np.isin(rest, ids[rests])).astype(np.float64), k - len(chosen), rng)
+        self._learn(round, {i: clients[i] for i in chosen}, ask)
         return chosen
+
+    def _rests(self, client: int) -> bool:
+        times, last = self._failed.get(client, (0, 0))
+        return times > 0 and self._num_rounds <= last + 2**times
+
+    def _learn(self, round: int, chosen: Mapping[int, int], ask: Ask) -> None:
+        """Ask the chosen for their losses; remember who gave none."""
+        losses = {
+            reply.client: reply.metrics["loss_rms"]
+            for reply in answers(Loss(self.seed, round), chosen, ask, metrics=("loss_rms",))
+        }
+        for i, size in chosen.items():
+            if i in losses:
+                self._utility[i] = (size * losses[i], self._num_rounds)
+                self._failed.pop(i, None)
+            else:
+                times, _ = self._failed.get(i, (0, 0))
+                self._failed[i] = (times + 1, self._num_rounds)
 
     def _exploit(self, ids: NDArray[np.int64], k: int, rng: np.random.Generator) -> list[int]:
         k = min(k, len(ids))
@@ -80,11 +103,14 @@ class Oort(Selector):
     def state(self) -> Plain:
         return {
             "utility": [[i, value, last] for i, (value, last) in self._utility.items()],
+            "failed": [[i, times, last] for i, (times, last) in self._failed.items()],
             "exploration": self._exploration,
             "num_rounds": self._num_rounds,
         }
 
     def restore(self, state: Plain) -> None:
         self._utility = {int(i): (float(value), int(last)) for i, value, last in state["utility"]}
+        # Checkpoints from before failures were kept have none.
+        self._failed = {int(i): (int(times), int(last)) for i, times, last in state.get("failed", [])}
         self._exploration = float(state["exploration"])
         self._num_rounds = int(state["num_rounds"])
