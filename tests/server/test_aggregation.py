@@ -65,6 +65,14 @@ def test_fednova_undoes_that_some_clients_walk_further() -> None:
     np.testing.assert_allclose(moved, [-effective / 2, -effective / 2, 0], rtol=1e-5)
 
 
+def test_fednova_weighs_clients_by_their_samples() -> None:
+    """p = 3/4, 1/4 and, without local momentum, τ = 2, 6: τ_eff = 3, d = 3 (3/4 · [4, 0] / 2 + 1/4 · [0, 12] / 6)."""
+    replies = [reply(0, [4, 0, 0], 30, steps=2), reply(1, [0, 12, 0], 10, steps=6)]
+    plain = {"weighting": "samples", "server_lr": 1.0, "server_momentum": 0.0, "momentum": 0.0}
+    moved = build("fednova", {**SETTINGS, **plain}).step(THETA, replies) - THETA
+    np.testing.assert_allclose(moved, [4.5, 1.5, 0], rtol=1e-6)
+
+
 def test_fednova_equals_fedavgm_when_all_walk_the_same() -> None:
     replies = [reply(0, [1, 0, 2], 30), reply(1, [0, 4, 1], 10)]
     nova, avgm = build("fednova", SETTINGS), build("fedavgm", SETTINGS)

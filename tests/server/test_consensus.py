@@ -145,3 +145,30 @@ def test_moments_of_another_length_cost_nobody_else_its_triplet(odd: int, sends:
 
     assert sorted(estimator.estimate(1, clients.sizes, ask)) == expected
     assert estimator.warnings == []
+
+
+def test_one_first_answer_is_not_all_there_is_to_learn_from() -> None:
+    clients, estimator = Clients(GSC, gap=6), build(GSC)
+    clients.dead = set(clients.sizes) - {3}
+    assert estimator.estimate(1, clients.sizes, clients.ask) == {}
+    assert estimator.estimate(2, clients.sizes, clients.ask) == {}
+    (warning,) = estimator.warnings
+    assert "Too few clients answered" in warning
+    clients.dead = set()
+    resumed = build(GSC)
+    resumed.restore(estimator.state())
+    report = quality.compare(resumed.estimate(3, clients.sizes, clients.ask), GSC)
+    assert report["r"]["sc"] > 0.98
+    assert resumed.warnings == []
+
+
+def test_a_first_client_on_its_own_does_not_blind_the_estimator_for_good() -> None:
+    clients, estimator = Clients(GSC, gap=6), build(GSC)
+    estimator.wants_matrices = True
+    alone = estimator.estimate(1, {3: clients.sizes[3]}, clients.ask)
+    np.testing.assert_allclose(alone[3], [triplet(GSC[3])[0], 0, 0])
+    assert "too few clients or samples" in estimator.warnings[0]
+    rest = {k: size for k, size in clients.sizes.items() if k != 3}
+    found = estimator.estimate(2, rest, clients.ask)
+    assert {matrix.shape for matrix in estimator.matrices.values()} == {(2, 2)}
+    assert quality.compare(found, GSC)["r"]["sc"] > 0.98

@@ -51,11 +51,13 @@ def test_chance_is_a_high_quantile_of_simulated_federations(freedom: int) -> Non
     root = rng.normal(size=(8, 8)) / 3
     w = root @ root.T + np.eye(8)
     leading = []
-    for _ in range(400):
+    for _ in range(1000):
         means = np.linalg.cholesky(w) @ rng.normal(size=(8, freedom))
         b = means @ means.T - freedom * w
         leading.append(np.linalg.eigvals(np.linalg.solve(w + np.eye(8), b)).real.max())
-    assert np.mean(np.array(leading) > chance(w, freedom, seed=1)) == pytest.approx(1 / 40, abs=0.06)
+    # The largest of 40 draws leaves 1/41 of all beyond it on average; with one seed it may be anything near.
+    beyond = np.mean([np.mean(np.array(leading) > chance(w, freedom, seed=seed)) for seed in range(30)])
+    assert beyond == pytest.approx(1 / 41, abs=0.015)
 
 
 def test_too_little_to_compare_is_no_direction() -> None:
@@ -65,10 +67,12 @@ def test_too_little_to_compare_is_no_direction() -> None:
         assert np.isfinite(found.axes).all()
 
 
-def test_dead_features_are_left_out() -> None:
+@pytest.mark.parametrize("deviation", [0, 1e-4])  # answers travel as float32: of 1 ± 1e-4 only noise is left
+def test_dead_features_are_left_out(deviation: float) -> None:
     clients = Clients(DIFFERENT, gap=4)
+    rng = np.random.default_rng(0)
     for s in clients.samples:
-        s.images[:, 3] = 1
+        s.images[:, 3] = 1 + deviation * rng.normal(size=len(s))
     found = find_directions(scatter_of(clients), 1, seed=0)
     assert found.axes[3, 0] == 0
     assert found.strength > 3

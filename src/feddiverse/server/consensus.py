@@ -19,12 +19,17 @@ from feddiverse.server.mixture import Mixture, fit
 from feddiverse.server.scatter import Directions, Scatter, find_directions, num_features
 
 Floats = NDArray[np.float64]
+Reading = dict[str, NDArray[np.float32]]
+"""How to read the attribute off projected features: fields of `AttributeTriplet`."""
 
 REACH = 5.0  # standard deviations that the grid covers on either side
 MAX_CELLS = 4096
 MAX_BINS = 128
 WEAK = (
     1.6  # strength up to which clients are taken to differ by chance: shuffled real ones reach 1.4, others 2.4 and more
+)
+TOO_FEW_ANSWERED = (
+    "Too few clients answered for the consensus estimator to compare them: it gives no triplets yet, and asks again."
 )
 NEAR = 2.0  # standard deviations: attribute values nearer than this cannot be told apart well
 
@@ -48,23 +53,23 @@ class Consensus(Estimator):
         self.num_attributes = num_attributes
         self.dimensions = consensus_dimensions
         self.evaluation = evaluation
-        self.reading: dict[str, NDArray[np.float32]] | None = None
+        self.reading: Reading | None = None
 
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
-        if self.reading is None:
-            self.reading = self._learn(round, clients, ask)
-        if self.reading is None:
+        reading = self._learn(round, clients, ask) if self.reading is None else self.reading
+        if reading is None:
             return {}
+        matrix = self.wants_matrices and reading is self.reading  # all matrices have the attributes of one reading
         task = AttributeTriplet(
             self.seed,
             round,
             self.dimensions,
-            **self.reading,
-            matrix=self.wants_matrices,
+            **reading,
+            matrix=matrix,
             evaluation=self.evaluation,
         )
         found = {}
-        cells = self.reading["shares"].size if self.wants_matrices else 0
+        cells = reading["shares"].size if matrix else 0
         for reply in answers(task, clients, ask, length=cells, metrics=TRIPLET, check=check_triplet):
             found[reply.client] = triplet_in(reply)
             self.evaluate(reply)
@@ -73,17 +78,35 @@ class Consensus(Estimator):
                 self.matrices[reply.client] = reply.vector.astype(np.float64).reshape(self.num_classes, -1)
         return found
 
-    def _learn(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[str, NDArray[np.float32]] | None:
-        """How to read the attribute off projected features: the fields of `AttributeTriplet`. None: nobody answered."""
+    def _learn(self, round: int, clients: Mapping[int, int], ask: Ask) -> Reading | None:
+        """How to read the attribute off projected features; kept for later, unless too little was there to learn from.
+
+        None: too few answered.
+        """
         moments = FeatureMoments(self.seed, round, self.dimensions)
         scatter = Scatter.of(answers(moments, clients, ask, check=self._check_moments), self.num_classes)
+        self.warnings = [warning for warning in self.warnings if warning != TOO_FEW_ANSWERED]
         if scatter is None:
             return None
+        if self.num_attributes > 1 and not scatter.can_be_compared:
+            if scatter.num_clients < len(clients):
+                self.warnings.append(TOO_FEW_ANSWERED)
+                return None
+            self._warn(
+                "There are too few clients or samples for the consensus estimator to compare: CI is exact, AI and SC"
+                " are given as 0."
+            )
+            return self._one_attribute(scatter)  # not kept: with those who come late there may be enough
+        self.reading = self._read(scatter, round, clients, ask)
+        return self.reading
+
+    def _read(self, scatter: Scatter, round: int, clients: Mapping[int, int], ask: Ask) -> Reading | None:
+        """The fields of `AttributeTriplet`; None: nobody answered the second question."""
         if self.num_attributes < 2:
             return self._one_attribute(scatter)
         directions = find_directions(scatter, self.num_attributes - 1, self.seed)
         if directions.strength <= WEAK:
-            self.warnings.append(
+            self._warn(
                 "The consensus estimator sees no attribute: clients differ no more than chance explains, as when all"
                 " have the same attribute mix. CI is exact, AI and SC are given as 0."
             )
@@ -105,7 +128,7 @@ class Consensus(Estimator):
         if mixture is None:
             return None
         if mixture.separation < NEAR:
-            self.warnings.append(
+            self._warn(
                 f"The attribute's values are only {mixture.separation:.1f} standard deviations apart in the model's"
                 " features: expect many samples to be counted under a wrong one."
             )
@@ -137,7 +160,12 @@ class Consensus(Estimator):
         seed = seeding.integer(self.seed, "attribute values")
         return fit(points[filled], counts[:, filled], self.num_attributes, seed)
 
-    def _one_attribute(self, scatter: Scatter) -> dict[str, NDArray[np.float32]]:
+    def _warn(self, warning: str) -> None:
+        """Once is enough."""
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
+    def _one_attribute(self, scatter: Scatter) -> Reading:
         """A reading under which every sample has the same, only, attribute."""
         d = len(scatter.within)
         shapes = {"directions": (d, 1), "origin": (1,), "centres": (self.num_classes, 1, 1)}

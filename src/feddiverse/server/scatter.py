@@ -24,6 +24,8 @@ Floats = NDArray[np.float64]
 RIDGE = 1.0
 """λ, in units of a feature's own variance: keeps hundreds of weak features from conspiring by chance."""
 NULL_DRAWS = 40
+LEAST_SPREAD = 1e-6
+"""A feature's variance over its squared mean from which it counts."""
 
 
 def num_features(size: int, num_classes: int) -> int:
@@ -80,6 +82,16 @@ class Scatter:
         return self.num_cells - int((self.counts > 0).sum())
 
     @property
+    def spare(self) -> float:
+        """How many samples can differ from their cell's mean: samples less cells."""
+        return float(self.counts.sum()) - self.num_cells
+
+    @property
+    def can_be_compared(self) -> bool:
+        """Whether there is anything to hold against each other: two clients with a class, and samples around a mean."""
+        return self.freedom >= 1 and self.spare >= 1
+
+    @property
     def between(self) -> Floats:
         """[d, d]: B, the scatter of the cells' means around their class's, weighted by count."""
         return np.asarray(self.products - (self.sums.T / np.maximum(self.counts, 1)) @ self.sums)
@@ -109,12 +121,13 @@ def find_directions(scatter: Scatter, num: int, seed: int) -> Directions:
     """The `num` directions of most scatter between clients, relative to that within."""
     d = len(scatter.within)
     nothing = Directions(np.zeros((d, num)), 0.0)
-    spare = scatter.counts.sum() - scatter.num_cells
-    if scatter.freedom < 1 or spare < 1:
+    if not scatter.can_be_compared:
         return nothing
-    covariance = scatter.within / spare
+    covariance = scatter.within / scatter.spare
     variances = np.diag(covariance)
-    alive = np.flatnonzero(variances > 1e-10 * variances.max(initial=0.0))
+    # Answers are float32: what hardly varies around a large mean comes as rounding errors.
+    least = np.maximum(1e-10 * variances.max(initial=0.0), LEAST_SPREAD * scatter.mean**2)
+    alive = np.flatnonzero(variances > least)
     if len(alive) < num:
         return nothing
     scale = 1 / np.sqrt(variances[alive])

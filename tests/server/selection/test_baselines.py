@@ -111,6 +111,17 @@ def test_fedpns_moves_probability_from_the_flagged_to_all_others() -> None:
     assert sum(chances.values()) == pytest.approx(11.0)
 
 
+@pytest.mark.parametrize(("steps", "flagged"), [(1.0, 4), (10.0, 3)])
+def test_fedpns_flags_by_updates_a_step(steps: float, flagged: int) -> None:
+    """Three clients agree; 3 and 4 oppose them, 4 by 10 in `steps` steps, 3 by 2 in one: who opposes more a step?"""
+    selector, theta = FedPNS(), np.zeros(2, np.float32)
+    replies = [Reply(i, 1, np.array([5, 0], np.float32), {"steps": 1.0}) for i in range(3)]
+    replies.append(Reply(3, 1, np.array([-2, 0], np.float32), {"steps": 1.0}))
+    replies.append(Reply(4, 1, np.array([-10, 0], np.float32), {"steps": steps}))
+    selector.observe(1, theta, replies)
+    assert selector.findings() == {"times_flagged": {str(flagged): 1}}
+
+
 @pytest.mark.parametrize(
     ("sizes", "deviations", "k", "places"),
     [
