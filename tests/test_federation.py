@@ -54,7 +54,7 @@ tables = st.integers(1, 5).flatmap(
 
 
 @given(tables, st.integers(0, 3), st.booleans(), st.integers(0, 5))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_clients_get_what_the_counts_say_and_no_sample_twice(
     counts: NDArray[np.int64], spare: int, attribute_is_free: bool, seed: int
 ) -> None:

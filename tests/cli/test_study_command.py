@@ -112,6 +112,7 @@ def test_without_a_name_studies_are_listed() -> None:
         (["study", "quickstart", "--set", "seed=9"], "given by --seeds"),
         (["study", "quickstart", "--set", "model=nosuch"], "There is no model named 'nosuch'"),
         (["study", "quickstart", "--set", "model=:x"], "The model ':x' cannot be imported"),
+        (["study", "quickstart", "--set", "estimator=.a:x"], "The estimator '.a:x' cannot be loaded"),
         (["study", "quickstart", "--set", "estimator=concensus"], "There is no estimator 'concensus'"),
         (["study", "quickstart", "--device", "nosuch"], "There is no device 'nosuch'"),
         (["study", "quickstart", "--reuse", "nowhere"], "nowhere is no study to take runs from"),

@@ -59,7 +59,7 @@ def compare(layer: Callable, module: nn.Module, reference: Callable, x: Tensor) 
 
 @in_c
 @given(maps, st.sampled_from([1, 2, 3]))
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 def test_depthwise(x, stride):
     channels = x.shape[3]
     conv = nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False)
@@ -68,7 +68,7 @@ def test_depthwise(x, stride):
 
 @in_c
 @given(maps, st.sampled_from([1, 2, 3]))
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 def test_convolution(x, stride):
     conv = nn.Conv2d(x.shape[3], 5, 3, stride, 1, bias=False)
     compare(native.convolution, conv, lambda x, w: functional.conv2d(x, w, None, stride, 1), x)
@@ -76,7 +76,7 @@ def test_convolution(x, stride):
 
 @in_c
 @given(maps, st.booleans(), st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 0.7)]))
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 def test_group_norm(x, one_group, ends):
     groups = 1 if one_group else math.gcd(x.shape[3], 4)
     norm = nn.GroupNorm(groups, x.shape[3], eps=0.1)  # a group of one number has no deviation of its own
@@ -99,7 +99,7 @@ def test_group_norm(x, one_group, ends):
     st.sampled_from([1, 3_000, 100_000]),  # one picture at a time, several, all
     st.integers(0, 2**31 - 1),
 )
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 def test_inverted_residual(n, sides, sizes, drops, floats_together, seed):
     inputs, outputs, stride = sizes
     torch.manual_seed(seed)

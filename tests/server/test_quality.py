@@ -40,7 +40,7 @@ def test_only_estimated_clients_count() -> None:
     assert report["mae"] == pytest.approx({"ci": 0, "ai": 0, "sc": 0})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(arrays.arrays(np.float64, (3, 3), elements=st.integers(0, 50).map(float)))
 def test_attribute_accuracy_is_the_best_over_all_namings(confusion: np.ndarray) -> None:
     if confusion.sum() == 0:

@@ -10,7 +10,7 @@ from feddiverse.heterogeneity import METRICS, measure
 from feddiverse.splits import PAPER, counts_of, split_of
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from(["iid", "shards", "dirichlet"]),
     clients=st.integers(1, 30),

@@ -73,5 +73,6 @@ def pretrain(config: Config, engine: Engine, theta: Vector, tell: Tell) -> Vecto
     for round in range(1, config.pretraining_rounds + 1):
         tell(f"pre-training round {round} of {config.pretraining_rounds}")
         ask = Meter(engine).with_theta(theta)
-        theta = average.step(theta, estimation.answers(replace(task, round=round), engine.clients, ask))
+        trained = estimation.answers(replace(task, round=round), engine.clients, ask, length=theta.size)
+        theta = average.step(theta, trained)
     return theta

@@ -214,7 +214,7 @@ def build(name: str, settings: Mapping[str, Any]) -> Estimator:
         )
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two: no path of a package
         raise UserError(
             f"The estimator {name!r} cannot be loaded ({error}); name it as package.module:Class."
         ) from error

@@ -86,7 +86,6 @@ def flag_by_definition(g: np.ndarray, max_flagged: int) -> list[int]:
 
 
 @given(st.integers(0, 10_000), st.integers(2, 9), st.floats(-1, 2))
-@settings(deadline=None)
 def test_fedpns_flags_what_the_definition_flags(seed: int, n: int, shared: float) -> None:
     dice = np.random.default_rng(seed)
     g = dice.normal(size=(n, 12)) + shared * dice.normal(size=12)
@@ -171,7 +170,7 @@ matrices_st = arrays(np.float64, st.tuples(st.integers(1, 12), st.integers(1, 3)
 
 
 @given(matrices_st)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_group_balance_is_as_good_as_a_general_solver(matrices: np.ndarray) -> None:
     weights = balancing_weights(matrices)
     assert weights.min() >= 0
@@ -185,7 +184,7 @@ def test_group_balance_is_as_good_as_a_general_solver(matrices: np.ndarray) -> N
 
 
 @given(matrices_st)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_group_balance_solves_its_least_squares_like_scipy(matrices: np.ndarray) -> None:
     columns = matrices.reshape(len(matrices), -1).T / 120
     columns = columns - columns.mean(axis=0)

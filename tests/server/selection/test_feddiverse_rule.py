@@ -24,7 +24,7 @@ triplets_st = arrays(np.float64, st.tuples(st.integers(1, 40), st.just(3)), elem
 
 
 @given(triplets_st, st.integers(1, 45), st.integers(0, 2**32))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_each_step_takes_an_extreme_of_those_left(triplets: np.ndarray, k: int, seed: int) -> None:
     chosen = choose_as_written(triplets, k, np.random.default_rng(seed))
     assert len(chosen) == min(k, len(triplets)) == len(set(chosen))
@@ -45,7 +45,7 @@ def test_each_step_takes_an_extreme_of_those_left(triplets: np.ndarray, k: int, 
 
 
 @given(triplets_st, st.integers(1, 45), st.integers(0, 2**32), st.data())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_the_pool_chooses_the_same_bit_for_bit(triplets: np.ndarray, k: int, seed: int, data: st.DataObject) -> None:
     triplets = triplets[arrange(triplets)]
     pool = Pool(triplets)

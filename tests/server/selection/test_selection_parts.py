@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from feddiverse.seeding import rng
@@ -39,7 +39,6 @@ def test_lowest_breaks_ties_at_random() -> None:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(0, 1000))
-@settings(deadline=None)
 def test_lottery_draws_what_a_full_scan_draws(counts: list[int], seed: int) -> None:
     tickets, lottery = np.array(counts), Lottery(np.array(counts))
     one, other = np.random.default_rng(seed), np.random.default_rng(seed)

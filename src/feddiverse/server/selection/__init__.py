@@ -59,7 +59,7 @@ def _import(name: str) -> type[Selector]:
         raise UserError(f"Unknown selector {name!r}: choose one of {known}, or name your own as package.module:Class.")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two: no path of a package
         raise UserError(f"Selector {name!r} cannot be imported: {error}.") from None
     if not (isinstance(found, type) and issubclass(found, Selector)):
         raise UserError(f"Selector {name!r} is no subclass of feddiverse.server.selection.base.Selector.")
