@@ -139,7 +139,7 @@ class StudyDirectory:
         content = {
             "name": study.name,
             "title": study.title,
-            "commands": list(dict.fromkeys([*(earlier or {"commands": []})["commands"], command])),
+            "commands": list(dict.fromkeys([*(earlier or {}).get("commands", []), command])),
             "view": study.view,
             "stands_for": {**(earlier or {"stands_for": {}})["stands_for"], **study.stands_for},
             "baselines": {**(earlier or {"baselines": {}})["baselines"], **study.baselines},

@@ -132,7 +132,7 @@ def _load_study(path: Path) -> Results:
         baselines=study["baselines"],
         published=published,
         published_in=study["published_in"],
-        commands=tuple(study["commands"]),
+        commands=tuple(study.get("commands", ())),
         notes=_notes(study["stands_for"], columns, bool(published)),
         view=study.get("view", "accuracy"),
         failures=failures,
