@@ -48,12 +48,12 @@ def study(
     directory = StudyDirectory(out or Path("studies") / _default_name(planned.name, name, preset, source))
     for run in planned.runs:
         check(run.config)
-    directory.refuse_to_mix(planned)
     elsewhere = finished_runs(reuse)
     if dry_run:
+        directory.refuse_to_mix(planned)
         show_grid(planned, directory, workers, elsewhere)
         return
-    choose_device(device)
+    choose_device(device)  # this and the next line only to be told now what is not there
     _trackers(directory.path, tensorboard=tensorboard, mlflow=mlflow)
     directory.plan(planned, shlex.join(["feddiverse", *sys.argv[1:]]))
     taken = [run for run in planned.runs if not directory.is_done(run) and run.config in elsewhere]

@@ -110,13 +110,12 @@ def read(path: Path) -> Run:
 def _look_through(run: Run) -> None:
     """At all that tables and figures rest on, so that damage is told with the folder it is in."""
     try:
-        looked_at = (run.seed, run.config["federation"], run.config["selector"], run.worst_group_accuracy,
-                     run.result["groups"], run.curve[0][-1], run.selection, run.true_triplets, run.estimated_triplets,
-                     run.federation["class_names"], run.federation["attribute_names"])  # fmt: skip
+        _ = (run.seed, run.config["federation"], run.config["selector"], run.worst_group_accuracy,
+             run.result["groups"], run.curve[0][-1], run.selection, run.true_triplets, run.estimated_triplets,
+             run.federation["class_names"], run.federation["attribute_names"])  # fmt: skip
     except (KeyError, IndexError, TypeError, ValueError) as error:
         what = f"{type(error).__name__} {error}"
         raise UserError(f"The run in {run.path} is damaged ({what}); delete it and run it again.") from error
-    del looked_at
 
 
 def find(folder: Path) -> Iterator[Path]:
