@@ -3,7 +3,8 @@
 python examples/deployment/lose_a_node.py [FOLDER]
 
 Flower itself notices a dead node after 60 s. Our engine waits no longer than `train_timeout`, leaves the node out of
-the rounds that follow, and greets it again.
+the rounds that follow, and greets it again. Until Flower notices, it refuses the node that comes back, which then ends:
+someone has to start it until it is let in, here as a service manager would.
 """
 
 import sys
@@ -26,6 +27,9 @@ def main(folder: Path) -> None:
             selector="everyone", rounds=ROUNDS, train_timeout=PATIENCE, query_timeout=PATIENCE, hello_timeout=120
         ):
             tell(last)
+            if state in ("restarted", "on without it") and not it.is_running("node-2"):
+                it.start_node(2)
+                say("node 2 was refused, since the dead one counts as alive: started it once more")
             if state == "whole":
                 time.sleep(1)  # into the next round
                 it.kill_node(2)
