@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from feddiverse.experiment.truth import statistics
+
+from feddiverse.estimation.base import Estimator
 from feddiverse.heterogeneity import Counts, triplet
 from feddiverse.messages import Ask, Reply, Task
 from feddiverse.seeding import rng
-from feddiverse.server.estimation import Estimator
-from feddiverse.server.selection.feddiverse import FedDiverse
-from feddiverse.server.selection.statistics import statistics
-from feddiverse.server.selection.uniform import Uniform
+from feddiverse.selection.feddiverse import FedDiverse
+from feddiverse.selection.uniform import Uniform
 from feddiverse.splits import SPLITS
 
 RESULT = Path(__file__).parent.parent / "results" / "coverage.json"

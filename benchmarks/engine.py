@@ -29,9 +29,9 @@ from torch import nn
 
 from feddiverse import seeding
 from feddiverse.client.training import train
-from feddiverse.data import load_federation
+from feddiverse.data import open_federation
+from feddiverse.data.federation import Federation
 from feddiverse.engine.local import LocalEngine
-from feddiverse.federation import Federation
 from feddiverse.messages import Train, Vector
 from feddiverse.models import ModelSpec, build, initial_theta
 from feddiverse.server.aggregation import Aggregator
@@ -50,7 +50,7 @@ BASE_BYTES = 600 << 20  # issue "Train": what Python and torch may take besides 
 
 def federation_of(num_test: int = NUM_TEST) -> Federation:
     """The counts of cmnist-gsc over embedded digits, drawn with replacement."""
-    digits = load_federation("digits-gsc", seed=0)
+    digits = open_federation("digits-gsc", seed=0)
     source, counts = digits.source, SPLITS["gsc"].counts
     rng = seeding.rng(0, "benchmark")
     pools = [np.flatnonzero(source.train_y == y) for y in range(2)]
@@ -195,9 +195,7 @@ def measure_memory(model: str, num_workers: int = 2) -> dict[str, float]:
     peak = peak_pss(process)
     federation = federation_of()
     spec = spec_of(federation, model)
-    data = (
-        sum(federation.client(k).images.nbytes for k in range(federation.num_clients)) + federation.test().images.nbytes
-    )
+    data = sum(federation.client(k).x.nbytes for k in range(federation.num_clients)) + federation.test().x.nbytes
     weights = 4 * build(spec).num_parameters
     bound = data + (num_workers + 2) * (2 * weights + activation_bytes(spec, TASK.batch_size)) + BASE_BYTES
     return {"peak_mb": peak / 2**20, "bound_mb": bound / 2**20, "ratio": peak / bound}

@@ -99,18 +99,18 @@ class Enlarged:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
-    def train_images(self, ids: NDArray[np.int64], a: NDArray[np.int64]) -> NDArray[np.uint8]:
-        images = self._source.train_images(ids, a)
+    def train_x(self, ids: NDArray[np.int64], a: NDArray[np.int64]) -> NDArray[np.uint8]:
+        images = self._source.train_x(ids, a)
         where = np.arange(self._side) * images.shape[-1] // self._side
         return np.ascontiguousarray(images[:, :, where][:, :, :, where])
 
 
 def federation_of(case: Case) -> Any:
     from feddiverse import seeding
-    from feddiverse.data import load_federation
-    from feddiverse.federation import Federation
+    from feddiverse.data import open_federation
+    from feddiverse.data.federation import Federation
 
-    source: Any = load_federation("digits-gsc", seed=0).source
+    source: Any = open_federation("digits-gsc", seed=0).source
     pool = len(source.train_y)
     counts = np.full((case.clients, 2, 2), case.samples // 4)
     ids = Drawn(case.clients, lambda k: seeding.rng(0, "growth", client=k).integers(0, pool, case.samples))
@@ -124,9 +124,9 @@ def measure_case(case: Case) -> dict[str, float]:
     from feddiverse.engine.local import LocalEngine
     from feddiverse.messages import Train
     from feddiverse.models import ModelSpec, initial_theta
+    from feddiverse.selection import build
     from feddiverse.server.aggregation import Aggregator
     from feddiverse.server.rounds import Plan, rounds
-    from feddiverse.server.selection import build
 
     started = time.perf_counter()
     federation = federation_of(case)
@@ -192,8 +192,8 @@ def measure_sizes(what: str, num_clients: int) -> dict[str, float]:
     else:
         from benchmarks.selection import Told, silent, triplets_of
         from feddiverse.seeding import rng
-        from feddiverse.server.selection import build
-        from feddiverse.server.selection.feddiverse import FedDiverse
+        from feddiverse.selection import build
+        from feddiverse.selection.feddiverse import FedDiverse
 
         clients = dict.fromkeys(range(num_clients), 100)
         if what == "feddiverse":

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feddiverse.estimation.base import Estimator
 from feddiverse.messages import Ask
 from feddiverse.seeding import rng
-from feddiverse.server.estimation import Estimator
-from feddiverse.server.selection import build
-from feddiverse.server.selection.diverse_pool import arrange
-from feddiverse.server.selection.diverse_rule import choose_as_written
-from feddiverse.server.selection.feddiverse import FedDiverse
+from feddiverse.selection import build
+from feddiverse.selection.diverse_pool import arrange
+from feddiverse.selection.diverse_rule import choose_as_written
+from feddiverse.selection.feddiverse import FedDiverse
 
 RESULT = Path(__file__).parent / "results" / "selection.json"
 NUM_CLIENTS, NUM_SELECTED, TURNS = 1_000_000, 1000, 3

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from feddiverse.client.evaluation import correct_and_total
 from feddiverse.client.training import train
-from feddiverse.federation import Samples
+from feddiverse.data.federation import Samples
 from feddiverse.messages import Train
 from feddiverse.models import FlatModel, ModelSpec, build, initial_theta
 
@@ -60,7 +60,7 @@ def _samples() -> Samples:
 
 def _pictures(samples: Samples) -> torch.Tensor:
     """The same pictures as a plain loop holds them: floats, normalised before the clock starts."""
-    return build(_spec("cnn", fast=False)).normalise(torch.from_numpy(samples.images))
+    return build(_spec("cnn", fast=False)).normalise(torch.from_numpy(samples.x))
 
 
 def _plain_module(name: str) -> torch.nn.Module:

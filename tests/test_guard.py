@@ -19,15 +19,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from feddiverse.data.federation import Federation, deal
 from feddiverse.engine.local import LocalEngine
 from feddiverse.experiment.checkpoint import Snapshot, Writer, pack
-from feddiverse.federation import Federation, deal
 from feddiverse.heterogeneity import measure
 from feddiverse.messages import BYTES_PER_SCALAR, FeatureMoments, Reply, Task, Train, Vector
 from feddiverse.models import ModelSpec, initial_theta
+from feddiverse.selection import build as build_selector
 from feddiverse.server import aggregation
 from feddiverse.server.rounds import Plan, Round, rounds
-from feddiverse.server.selection import build as build_selector
 
 SPEC = ModelSpec("cnn", 2, (3, 8, 8), (0.5,) * 3, (0.5,) * 3)
 
@@ -45,11 +45,11 @@ class CountedSource:
         self.train_loads: list[int] = []
         self.test_loads: list[int] = []
 
-    def train_images(self, ids: NDArray[np.int64], a: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def train_x(self, ids: NDArray[np.int64], a: NDArray[np.int64]) -> NDArray[np.uint8]:
         self.train_loads.append(len(ids))
         return np.random.default_rng(len(ids)).integers(0, 256, (len(ids), *self.shape), dtype=np.uint8)
 
-    def test_images(self, ids: NDArray[np.int64], a: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def test_x(self, ids: NDArray[np.int64], a: NDArray[np.int64]) -> NDArray[np.uint8]:
         self.test_loads.append(len(ids))
         return np.zeros((len(ids), *self.shape), np.uint8)
 

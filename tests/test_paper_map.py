@@ -11,7 +11,7 @@ import typer.main
 from feddiverse.cli import app
 from feddiverse.experiment.config import AGGREGATORS, KEYS
 from feddiverse.experiment.grids import STUDIES
-from feddiverse.server.selection import SELECTORS
+from feddiverse.selection import SELECTORS
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "paper.md").read_text("utf-8")

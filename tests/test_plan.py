@@ -94,7 +94,7 @@ def test_public_names_are_pinned_and_real() -> None:
         "class_imbalance",
         "counts_of",
         "execute",
-        "load_federation",
+        "open_federation",
         "measure",
         "spurious_correlation",
         "triplet",

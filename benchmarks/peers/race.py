@@ -81,11 +81,11 @@ def run(*, quick: bool = False, resume: bool = False, say: Callable[[str], None]
 
 def export_work(path: Path) -> None:
     """The pictures of cmnist-gsc as every peer reads them: images [24, 200, 3, 28, 28], labels [24, 200]."""
-    from feddiverse.data import load_federation
+    from feddiverse.data import open_federation
 
-    federation = load_federation("cmnist-gsc", seed=0)
+    federation = open_federation("cmnist-gsc", seed=0)
     clients = [federation.client(k) for k in range(federation.num_clients)]
-    np.savez(path, images=np.stack([c.images for c in clients]), labels=np.stack([c.y for c in clients]))
+    np.savez(path, images=np.stack([c.x for c in clients]), labels=np.stack([c.y for c in clients]))
 
 
 def _environments(absent: dict[str, str], say: Callable[[str], None]) -> dict[str, Path]:

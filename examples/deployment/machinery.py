@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from feddiverse.data import load_federation
+from feddiverse.data import open_federation
 from feddiverse.flower.partition_file import write_partition
 
 FEDERATION = "dirichlet(alpha=0.3,clients=3,samples=900,select=2):digits"
@@ -83,7 +83,7 @@ class Deployment:
         folder = self.folder / f"node-{k}"
         folder.mkdir()
         self.make_key(f"node-{k}/key")
-        write_partition(folder / "data.safetensors", load_federation(FEDERATION, seed=0), k)
+        write_partition(folder / "data.safetensors", open_federation(FEDERATION, seed=0), k)
 
     def make_key(self, name: str) -> Path:
         """What `ssh-keygen -t ecdsa -b 384` would make: the file `name`, and the public key beside it."""

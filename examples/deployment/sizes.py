@@ -12,8 +12,8 @@ from flwr.app import Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from feddiverse.engine import flower_wire as wire
-from feddiverse.engine.flower import FlowerEngine
+from feddiverse.flower import wire
+from feddiverse.flower.engine import FlowerEngine
 from feddiverse.messages import (
     AttributeTriplet,
     FeatureHistogram,

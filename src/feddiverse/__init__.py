@@ -7,24 +7,30 @@ from importlib import import_module
 from typing import Any
 
 _HOME_OF = {
+    "Aggregator": "feddiverse.server.aggregation",
     "Config": "feddiverse.experiment.config",
-    "Federation": "feddiverse.federation",
+    "Estimator": "feddiverse.estimation.base",
+    "Federation": "feddiverse.data.federation",
     "LocalEngine": "feddiverse.engine.local",
     "Reply": "feddiverse.messages",
+    "Result": "feddiverse.experiment.result",
     "RunError": "feddiverse.errors",
-    "Samples": "feddiverse.federation",
-    "Selector": "feddiverse.server.selection.base",
+    "Samples": "feddiverse.data.federation",
+    "Selector": "feddiverse.selection.base",
     "Task": "feddiverse.messages",
     "UserError": "feddiverse.errors",
     "attribute_imbalance": "feddiverse.heterogeneity",
     "class_imbalance": "feddiverse.heterogeneity",
-    "counts_of": "feddiverse.splits",
-    "execute": "feddiverse.experiment.run",
-    "load_federation": "feddiverse.data",
+    "counts_of": "feddiverse.data.names",
+    "federation": "feddiverse.data",
+    "load_model": "feddiverse.experiment.result",
+    "load_run": "feddiverse.experiment.result",
     "measure": "feddiverse.heterogeneity",
     "spurious_correlation": "feddiverse.heterogeneity",
+    "train": "feddiverse.experiment.train",
     "triplet": "feddiverse.heterogeneity",
 }
+_NAME_THERE = {"federation": "open_federation"}
 
 __all__ = ["__version__", *_HOME_OF]
 
@@ -33,12 +39,12 @@ __version__: str
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from feddiverse._version import VERSION
+        from importlib.metadata import version
 
-        return VERSION
+        return version("feddiverse")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'feddiverse' has no attribute '{name}'")
-    return getattr(import_module(_HOME_OF[name]), name)
+    return getattr(import_module(_HOME_OF[name]), _NAME_THERE.get(name, name))
 
 
 def __dir__() -> list[str]:

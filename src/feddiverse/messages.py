@@ -16,8 +16,9 @@ Vector = NDArray[np.float32]
 BYTES_PER_SCALAR = 8
 
 EVALUATION_ONLY = "evaluation_only."
-"""Metrics so named compare with a truth that only an experiment knows. They decide nothing, and their bytes are not
-counted: no real client could send them."""
+"""Metrics so named compare with a truth that only an experiment knows: `evaluation_only.e.t` counts samples of
+estimated attribute e and true attribute t. They are sent where the data's attributes are known, decide nothing, and
+their bytes are not counted: no real client could send them."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,7 @@ class TrueMatrix(Task):
 
 @dataclass(frozen=True)
 class PaperTriplet(Task):
-    """The paper's estimator (Sec. IV-A, steps 2 and 3). Reply: metrics `ci`, `ai`, `sc`; nothing else.
-
-    With `evaluation`, also `evaluation_only.e.t`: samples of estimated attribute e and true attribute t.
-    """
+    """The paper's estimator (Sec. IV-A, steps 2 and 3). Reply: metrics `ci`, `ai`, `sc`; nothing else."""
 
     gce_q: float = 0.3
     bias_steps: int = 50
@@ -92,7 +90,6 @@ class PaperTriplet(Task):
     lr: float = 0.001
     momentum: float = 0.9
     weight_decay: float = 0.0
-    evaluation: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ class AttributeTriplet(FeatureMoments):
     Coordinates (as above) of class y and attribute a lie around `centres[y, a]` with unit covariance; about
     `shares[y, a]` of all clients' samples of class y show a. Reply: metrics `ci`, `ai`, `sc`.
 
-    With `matrix`, also the vector [Y·A] of counts; with `evaluation`, also `evaluation_only.e.t` as `PaperTriplet`.
+    With `matrix`, also the vector [Y·A] of counts.
     """
 
     directions: NDArray[np.float32]  # [d, q]
@@ -136,7 +133,6 @@ class AttributeTriplet(FeatureMoments):
     centres: NDArray[np.float32]  # [Y, A, q]
     shares: NDArray[np.float32]  # [Y, A]
     matrix: bool = False
-    evaluation: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from feddiverse.cli import app
 from feddiverse.cli.measure import _complete
+from feddiverse.data.names import FEDERATIONS, counts_of
 from feddiverse.errors import UserError
-from feddiverse.splits import FEDERATIONS, PAPER, counts_of
+from feddiverse.splits import PAPER
 
 RUNNER = CliRunner()
 METRICS = ["gci", "gai", "gsc", "cci", "cai", "csc"]

@@ -9,7 +9,7 @@ from scipy.special import softmax
 from sklearn.metrics import log_loss
 
 from feddiverse.client.tasks import ANSWERS, answer
-from feddiverse.federation import Samples
+from feddiverse.data.federation import Samples
 from feddiverse.messages import Evaluate, LabelCounts, Loss, Sketch, Task, Train, TrueMatrix
 from feddiverse.models import ModelSpec, build, initial_theta
 
@@ -38,7 +38,7 @@ def logits(samples, theta):
     model = build(SPEC)
     model.load(theta)
     with torch.no_grad():
-        return model.module.eval()(model.normalise(torch.from_numpy(samples.images))).numpy()
+        return model.module.eval()(model.normalise(torch.from_numpy(samples.x))).numpy()
 
 
 def test_loss_is_scikit_learns(samples, model, theta, logits):
@@ -91,8 +91,8 @@ class Unknown(Task):
 def test_mishaps_become_replies(samples, model, theta):
     assert "Unknown" in answer(Unknown(0, 1), theta, 5, samples, model).failure
     assert "89,603" in answer(Train(0, 1), theta[:-1], 5, samples, model).failure
-    empty = Samples(samples.images[:0], samples.y[:0], samples.a[:0])
+    empty = Samples(samples.x[:0], samples.y[:0], samples.a[:0])
     assert "no samples" in answer(Train(0, 1), theta, 5, empty, model).failure
-    wrong = Samples(samples.images, samples.y + 7, samples.a)
+    wrong = Samples(samples.x, samples.y + 7, samples.a)
     assert answer(Train(0, 1), theta, 5, wrong, model).failure
     assert set(ANSWERS) >= {Train, Sketch, Loss, Evaluate, LabelCounts, TrueMatrix}

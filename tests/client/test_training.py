@@ -10,7 +10,7 @@ from torch.nn import functional
 from feddiverse import seeding
 from feddiverse.client.tasks import answer
 from feddiverse.client.training import train
-from feddiverse.federation import Samples
+from feddiverse.data.federation import Samples
 from feddiverse.messages import Train
 from feddiverse.models import FlatModel, ModelSpec, build, initial_theta, native
 
@@ -39,7 +39,7 @@ def reference(task: Train, model: FlatModel, client: int, samples: Samples) -> t
     for _ in range(task.epochs):
         order = rng.permutation(len(samples))
         for ids in np.split(order, range(task.batch_size, len(order), task.batch_size)):
-            x = torch.from_numpy(samples.images[ids] / 255).float()
+            x = torch.from_numpy(samples.x[ids] / 255).float()
             x = (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
             loss = functional.cross_entropy(module(x), torch.from_numpy(samples.y[ids]))
             losses.append(loss.item())

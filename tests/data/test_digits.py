@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feddiverse.data import cache, digits, load_federation, missing, open_source
+from feddiverse.data import cache, digits, missing, open_federation, open_source
 from feddiverse.data.sources import FILES
 from feddiverse.errors import UserError
 from feddiverse.splits import SPLITS
 
 
 def digest_of(name: str, seed: int) -> str:
-    federation = load_federation(name, seed)
+    federation = open_federation(name, seed)
     held = np.concatenate(list(federation.client_ids)).astype("<i8")
-    images = federation.client(5).images
-    return hashlib.sha256(held.tobytes() + images.tobytes() + federation.test(0, 50).images.tobytes()).hexdigest()
+    images = federation.client(5).x
+    return hashlib.sha256(held.tobytes() + images.tobytes() + federation.test(0, 50).x.tobytes()).hexdigest()
 
 
 def test_same_samples_on_every_machine(warm_home: Path) -> None:
@@ -28,31 +28,31 @@ def test_same_samples_on_every_machine(warm_home: Path) -> None:
 
 def test_pictures_are_the_packaged_ones_in_one_channel(warm_home: Path) -> None:
     """Read the package's file in another way, and look for each picture among its rows."""
-    federation = load_federation("digits-gsc", 3)
+    federation = open_federation("digits-gsc", 3)
     table = np.loadtxt(digits._package_file(), np.uint8, delimiter=",")
     known = {row[:-1].tobytes(): int(row[-1]) for row in table}
     for samples in (federation.client(0), federation.client(23), federation.test(1000, 1100)):
-        for image, y, a in zip(samples.images, samples.y, samples.a, strict=True):
+        for image, y, a in zip(samples.x, samples.y, samples.a, strict=True):
             assert known[image[a].tobytes()] // 5 == y
             assert not np.delete(image, a, axis=0).any()
 
 
 def test_digits_test_set_is_balanced_shown_in_both_colours_and_apart_from_training(warm_home: Path) -> None:
-    federation = load_federation("digits-gsc", 0)
+    federation = open_federation("digits-gsc", 0)
     test = federation.test()
     assert len(test) == 2800
     table = np.zeros((2, 2), int)
     np.add.at(table, (test.y, test.a), 1)
     assert table.tolist() == [[700, 700], [700, 700]]
-    grey = test.images.max(axis=1).reshape(1400, 2, -1)
+    grey = test.x.max(axis=1).reshape(1400, 2, -1)
     assert (grey[:, 0] == grey[:, 1]).all()
-    trained = {image.max(axis=0).tobytes() for k in range(24) for image in federation.client(k).images}
+    trained = {image.max(axis=0).tobytes() for k in range(24) for image in federation.client(k).x}
     assert not trained & {row.tobytes() for row in grey[:, 0]}
 
 
 @pytest.mark.parametrize("split", list(SPLITS))
 def test_every_split_fits_the_digits(warm_home: Path, split: str) -> None:
-    federation = load_federation(f"{split}:digits", 0)
+    federation = open_federation(f"{split}:digits", 0)
     samples = federation.client(federation.num_clients - 1)
     assert len(samples) == federation.counts[-1].sum()
     assert len(federation.source.class_names) == federation.num_classes
@@ -71,19 +71,19 @@ def test_four_classes_of_digits_and_a_third_colour(warm_home: Path) -> None:
 @pytest.mark.parametrize("name", ["digits", "cmnist"])
 def test_digits_have_their_own_size(warm_home: Path, name: str) -> None:
     with pytest.raises(UserError, match=f"The pictures of {name} are 28 pixels a side, not 64: leave image_size out"):
-        load_federation(f"gsc:{name}", 0, image_size=64)
+        open_federation(f"gsc:{name}", 0, image_size=64)
     assert open_source("digits", 2, 2, 0, image_size=28).shape == (3, 28, 28)
 
 
 def test_damaged_or_unwritable_cache_does_not_matter(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = load_federation("digits-gsc", 0).client(0).images
+    expected = open_federation("digits-gsc", 0).client(0).x
     (kept,) = home.glob("digits-*.npy")
     kept.write_bytes(kept.read_bytes()[:1000])
-    assert (load_federation("digits-gsc", 0).client(0).images == expected).all()
+    assert (open_federation("digits-gsc", 0).client(0).x == expected).all()
     assert np.load(kept).shape == (5000, 785)
     (home / "a file").touch()
     monkeypatch.setenv("FEDDIVERSE_HOME", str(home / "a file" / "below"))
-    assert (load_federation("digits-gsc", 0).client(0).images == expected).all()
+    assert (open_federation("digits-gsc", 0).client(0).x == expected).all()
 
 
 def test_cache_home_is_the_platforms_unless_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -108,28 +108,28 @@ def mnist(home: Path, rng: np.random.Generator) -> Path:
 
 
 def test_cmnist_deals_from_the_train_part_and_tests_on_the_other(mnist: Path) -> None:
-    federation = load_federation("cmnist-gsc", 0)
+    federation = open_federation("cmnist-gsc", 0)
     rows = []
     for k in range(24):
         samples = federation.client(k)
-        corner = samples.images[np.arange(len(samples)), samples.a, 0, :3].astype(int)
+        corner = samples.x[np.arange(len(samples)), samples.a, 0, :3].astype(int)
         rows += (corner[:, 0] * 256 + corner[:, 1]).tolist()
         assert (corner[:, 2] // 5 == samples.y).all()
-        assert samples.images.sum(axis=(2, 3)).astype(bool).sum() == len(samples)
+        assert samples.x.sum(axis=(2, 3)).astype(bool).sum() == len(samples)
     assert len(set(rows)) == len(rows) == 4800
     test = federation.test()
     table = np.zeros((2, 2), int)
     np.add.at(table, (test.y, test.a), 1)
     assert table.tolist() == [[2500, 2500], [2500, 2500]]
-    assert (load_federation("cmnist-gsc", 1).source.test_a != test.a).any()
+    assert (open_federation("cmnist-gsc", 1).source.test_a != test.a).any()
 
 
 def test_cmnist_travels_to_workers_without_its_pictures(mnist: Path) -> None:
-    federation = load_federation("cmnist-gsc", 0)
+    federation = open_federation("cmnist-gsc", 0)
     federation.client(0)
     packed = pickle.dumps(federation)
     assert len(packed) < 4_000_000
-    assert (pickle.loads(packed).client(7).images == federation.client(7).images).all()
+    assert (pickle.loads(packed).client(7).x == federation.client(7).x).all()
 
 
 def test_what_is_missing_is_told(home: Path) -> None:
@@ -137,7 +137,7 @@ def test_what_is_missing_is_told(home: Path) -> None:
     assert missing("table:x.csv") is None
     assert missing("cmnist") == "feddiverse fetch mnist"
     with pytest.raises(UserError, match="run 'feddiverse fetch mnist'"):
-        load_federation("cmnist-gsc", 0)
+        open_federation("cmnist-gsc", 0)
 
 
 def test_an_incomplete_mnist_is_missing(mnist: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 from small_photos import save_picture
 
-from feddiverse.data import load_federation, open_source, pictures
+from feddiverse.data import open_federation, open_source, pictures
+from feddiverse.data.federation import deal
 from feddiverse.errors import UserError
-from feddiverse.federation import deal
 
 
 def test_decode_takes_the_middle_square_in_rgb(tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ def test_waterbirds_in_both_official_folders(home: Path, waterbirds: Path, name:
     data_dir = root if name == "anything" else root.parent
     source = open_source("waterbirds", 2, 2, 0, image_size=12, data_dir=data_dir)
     federation = deal("x", source, np.ones((5, 2, 2), np.int64), 2, 0)
-    shown = np.concatenate([federation.client(k).images[:, 0, 0, 0] for k in range(5)])
+    shown = np.concatenate([federation.client(k).x[:, 0, 0, 0] for k in range(5)])
     assert sorted(shown.tolist()) == list(range(20))  # every train picture once
     # Pictures 24 … 31 are the test part, two for each (class, place); 20 … 23, for validation, are not used.
     test = federation.test()
-    assert test.images[:, 0, 0, 0].tolist() == list(range(24, 32))
+    assert test.x[:, 0, 0, 0].tolist() == list(range(24, 32))
     assert test.y.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert test.a.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
     assert len(pickle.dumps(federation)) < 20_000
@@ -170,17 +170,17 @@ def test_an_empty_waterbirds_table_is_refused(home: Path, waterbirds: Path) -> N
 
 def test_photo_sets_say_what_they_lack(home: Path, waterbirds: Path, spawrious: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="waterbirds has 2 classes and 2 attributes, but the split has 4 classes"):
-        load_federation("4:waterbirds", 0, data_dir=waterbirds)
+        open_federation("4:waterbirds", 0, data_dir=waterbirds)
     with pytest.raises(UserError, match=r"waterbirds has 5 samples .*'landbird', attribute 'land', .* asks for 3498"):
-        load_federation("waterbirds-dist", 0, image_size=12, data_dir=waterbirds)
+        open_federation("waterbirds-dist", 0, image_size=12, data_dir=waterbirds)
     with pytest.raises(UserError, match="run 'feddiverse fetch spawrious'"):
-        load_federation("spawrious-gsc", 0)
+        open_federation("spawrious-gsc", 0)
     with pytest.raises(UserError, match="holds no spawrious"):
-        load_federation("spawrious-gsc", 0, data_dir=tmp_path / "nowhere")
+        open_federation("spawrious-gsc", 0, data_dir=tmp_path / "nowhere")
     shutil.rmtree(spawrious / "0" / "snow" / "corgi")
     shutil.rmtree(spawrious / "1" / "snow" / "corgi")
     with pytest.raises(UserError, match="Spawrious needs corgi on snow"):
-        load_federation("spawrious-4", 0, data_dir=spawrious)
+        open_federation("spawrious-4", 0, data_dir=spawrious)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_spawrious_holds_out_a_tenth_of_each_pair(
         source = open_source("spawrious", num_classes, 2, seed, image_size=12, data_dir=spawrious.parent)
         assert source.class_names == breeds
         assert source.attribute_names == ("beach", "snow")
-        test = source.test_images(np.arange(len(source.test_y)), source.test_a)[:, :, 0, 0]
-        train = source.train_images(np.arange(len(source.train_y)), source.test_a)[:, :, 0, 0]
+        test = source.test_x(np.arange(len(source.test_y)), source.test_a)[:, :, 0, 0]
+        train = source.train_x(np.arange(len(source.train_y)), source.test_a)[:, :, 0, 0]
         assert [order[i] for i in test[:, 0]] == [breeds[y] for y in source.test_y]
         assert (test[:, 1] == source.test_a).all()
         assert np.unique(np.stack([source.test_y, source.test_a]), axis=1, return_counts=True)[1].tolist() == (

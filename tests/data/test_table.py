@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from small_photos import save_picture
 
-from feddiverse.data import load_federation
+from feddiverse.data import open_federation
+from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
-from feddiverse.federation import Federation
 
 Row = dict[str, str | int]
 
@@ -31,7 +31,7 @@ def rows_of(tmp_path: Path, count: int = 24) -> list[Row]:
 
 
 def red(federation: Federation, k: int) -> list[int]:
-    return sorted(federation.client(k).images[:, 0, 0, 0].tolist())
+    return sorted(federation.client(k).x[:, 0, 0, 0].tolist())
 
 
 def test_the_tables_own_federation(home: Path, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_the_tables_own_federation(home: Path, tmp_path: Path) -> None:
         row |= {"client": f"{(2, 10, 9)[i % 3]}", "split": "test" if i >= 20 else "val" if i == 19 else "train"}
         if i >= 19:
             row["client"] = ""
-    federation = load_federation(f"table:{write(tmp_path, rows)}", 0, image_size=8)
+    federation = open_federation(f"table:{write(tmp_path, rows)}", 0, image_size=8)
     assert federation.source.class_names == ("a", "b")
     assert federation.source.attribute_names == ("rain", "sun")
     assert federation.num_selected == federation.num_clients == 3
@@ -49,26 +49,26 @@ def test_the_tables_own_federation(home: Path, tmp_path: Path) -> None:
     for k in range(3):
         samples = federation.client(k)
         seen = np.zeros((2, 2), np.int64)
-        for i in samples.images[:, 0, 0, 0].tolist():
+        for i in samples.x[:, 0, 0, 0].tolist():
             seen[i % 2, 1 - i // 2 % 2] += 1
         assert (federation.counts[k] == seen).all()
-        assert (samples.y == samples.images[:, 0, 0, 0] % 2).all()
-    assert federation.test().images[:, 0, 0, 0].tolist() == [20, 21, 22, 23]
+        assert (samples.y == samples.x[:, 0, 0, 0] % 2).all()
+    assert federation.test().x[:, 0, 0, 0].tolist() == [20, 21, 22, 23]
 
 
 def test_without_clients_any_split_deals_and_a_tenth_is_held_out(home: Path, tmp_path: Path) -> None:
     path = write(tmp_path, rows_of(tmp_path, 80))
-    federation = load_federation(f"iid(clients=3,samples=60):table:{path}", 0, image_size=8)
+    federation = open_federation(f"iid(clients=3,samples=60):table:{path}", 0, image_size=8)
     assert federation.counts.sum() == 60
     trained = [i for k in range(3) for i in red(federation, k)]
-    tested = federation.test().images[:, 0, 0, 0].tolist()
+    tested = federation.test().x[:, 0, 0, 0].tolist()
     assert len(set(trained)) == 60
     assert len(tested) == 8
     assert not set(trained) & set(tested)
     with pytest.raises(UserError, match="no column 'client': deal it to clients by a split"):
-        load_federation(f"table:{path}", 0)
+        open_federation(f"table:{path}", 0)
     with pytest.raises(UserError, match=r"has 2 classes and 2 attributes, but the split has 4 classes"):
-        load_federation(f"4:table:{path}", 0)
+        open_federation(f"4:table:{path}", 0)
 
 
 def test_spaces_around_values_make_no_further_class(home: Path, tmp_path: Path) -> None:
@@ -76,11 +76,11 @@ def test_spaces_around_values_make_no_further_class(home: Path, tmp_path: Path) 
     for i, row in enumerate(rows):
         row |= {"client": "1", "split": "test" if i >= 4 else "train"}
     spaced = [{key: f" {value}\t" if i % 3 else value for key, value in row.items()} for i, row in enumerate(rows)]
-    federation = load_federation(f"table:{write(tmp_path, spaced)}", 0, image_size=8)
+    federation = open_federation(f"table:{write(tmp_path, spaced)}", 0, image_size=8)
     assert federation.source.class_names == ("a", "b")
     assert federation.source.attribute_names == ("rain", "sun")
     assert red(federation, 0) == [0, 1, 2, 3]
-    assert federation.test().images[:, 0, 0, 0].tolist() == [4, 5, 6, 7]
+    assert federation.test().x[:, 0, 0, 0].tolist() == [4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("again", ["pics/0.png", "./pics/../pics//0.png", "absolute"])
@@ -89,7 +89,7 @@ def test_a_picture_listed_twice_is_refused(home: Path, tmp_path: Path, again: st
     image = str(tmp_path / "pics" / "0.png") if again == "absolute" else again
     path = write(tmp_path, [*rows, {**rows[0], "image": image}])
     with pytest.raises(UserError, match=r"lists the picture .*0\.png twice, in lines 2 and 6"):
-        load_federation(f"iid(clients=1,samples=2):table:{path}", 0, image_size=8)
+        open_federation(f"iid(clients=1,samples=2):table:{path}", 0, image_size=8)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ def test_tables_with_mistakes_are_refused_in_one_sentence(home: Path, tmp_path: 
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(UserError, match=said):
-        load_federation(f"table:{path}", 0)
+        open_federation(f"table:{path}", 0)
 
 
 def test_a_table_must_be_there(home: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read as a CSV"):
-        load_federation(f"table:{tmp_path / 'none.csv'}", 0)
+        open_federation(f"table:{tmp_path / 'none.csv'}", 0)
     with pytest.raises(UserError, match="needs the path"):
-        load_federation("table:", 0)
+        open_federation("table:", 0)
     for name in ("table:~nosuchuser/x.csv", "gsc:table:~nosuchuser/x.csv"):
         with pytest.raises(UserError, match=r"no home folder for ~nosuchuser/x\.csv"):
-            load_federation(name, 0)
+            open_federation(name, 0)

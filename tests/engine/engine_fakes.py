@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from feddiverse.federation import Federation, Samples
+from feddiverse.data.federation import Federation, Samples
 from feddiverse.messages import Reply, Task, Vector
 from feddiverse.models import FlatModel, ModelSpec
 
@@ -27,11 +27,11 @@ class Noise:
         self.pictures = rng.integers(0, 256, (max(num_train, num_test), *self.shape), np.uint8)
         self.reads = 0
 
-    def train_images(self, ids, a):
+    def train_x(self, ids, a):
         self.reads += 1
         return self.pictures[ids]
 
-    test_images = train_images
+    test_x = train_x
 
 
 def noise_federation(num_clients: int = 6, size: int = 10, num_test: int = 600) -> Federation:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from engine_fakes import NUM_WEIGHTS, SPEC, noise_federation
 
-from feddiverse.data import load_federation
+from feddiverse.data import open_federation
 from feddiverse.engine import local
 from feddiverse.engine.local import LocalEngine
 from feddiverse.engine.worker import Worker
@@ -22,7 +22,7 @@ CLIENTS = [7, 0, 23, 4, 12]
 
 @pytest.fixture(scope="module")
 def digits():
-    federation = load_federation("digits-gsc", seed=0)
+    federation = open_federation("digits-gsc", seed=0)
     source = federation.source
     spec = ModelSpec("cnn", federation.num_classes, source.shape, source.mean, source.std)
     return federation, spec, initial_theta(spec, seed=0)
@@ -61,7 +61,7 @@ def test_evaluation_counts_what_a_plain_loop_counts(digits, expected):
     model = build(spec)
     model.load(theta)
     model.module.eval()
-    pixels = (torch.from_numpy(test.images) / 255 - spec.mean[0]) / spec.std[0]
+    pixels = (torch.from_numpy(test.x) / 255 - spec.mean[0]) / spec.std[0]
     with torch.no_grad():
         right = model.module(pixels).argmax(1).numpy() == test.y
     for y in range(2):

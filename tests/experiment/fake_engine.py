@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from feddiverse.federation import Federation
+from feddiverse.data.federation import Federation
 from feddiverse.messages import Ask, Plain, Reply, Task, Vector
 from feddiverse.seeding import rng
-from feddiverse.server.selection.base import Selector
+from feddiverse.selection.base import Selector
 
 
 class NoiseEngine:

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from feddiverse.data import load_federation
+from feddiverse.data import open_federation
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.environment import describe, fingerprint, refuse_other_inputs, starting_weights
 
 
 def test_the_fingerprint_is_that_of_who_holds_what() -> None:
-    federation = load_federation("digits-gsc", 0)
-    again = fingerprint(load_federation("digits-gsc", 0))
+    federation = open_federation("digits-gsc", 0)
+    again = fingerprint(open_federation("digits-gsc", 0))
     swapped = [federation.client_ids[1], federation.client_ids[0], *federation.client_ids[2:]]
     recoloured = [1 - federation.client_a[0], *federation.client_a[1:]]
     others = {
-        fingerprint(load_federation("digits-gsc", 1)),
-        fingerprint(load_federation("gci:digits", 0)),
+        fingerprint(open_federation("digits-gsc", 1)),
+        fingerprint(open_federation("gci:digits", 0)),
         fingerprint(replace(federation, client_ids=swapped)),
         fingerprint(replace(federation, client_a=recoloured)),
         fingerprint(replace(federation, test_ids=federation.test_ids[:-1])),
@@ -31,7 +31,7 @@ def test_the_fingerprint_is_that_of_who_holds_what() -> None:
 def test_weights_are_named_by_content(tmp_path: Path) -> None:
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"abc")
-    federation = load_federation("digits-gsc", 0)
+    federation = open_federation("digits-gsc", 0)
     before = describe(federation, weights)
     assert before["checkpoint"] == {
         "name": "weights.pt",

@@ -10,7 +10,7 @@ from feddiverse.cli.overhead import size
 from feddiverse.experiment import overhead
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.overhead import METHODS, cost
-from feddiverse.server.selection import SELECTORS
+from feddiverse.selection import SELECTORS
 
 FEDERATION = {"num_selected": 2, "counts": [[[1]]] * 5}
 

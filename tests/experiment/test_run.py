@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_engine import BrokenEngine, NoiseEngine
+from feddiverse.experiment.train import carry_out
 from safetensors.numpy import load_file
 
 from feddiverse.errors import RunError, UserError
 from feddiverse.experiment.config import Config
-from feddiverse.experiment.run import execute
 from feddiverse.experiment.run_directory import RunDirectory, read_records
 
 CONFIG = Config(rounds=6, evaluate_every=4, num_selected=3, seed=7)
@@ -101,7 +101,7 @@ def test_interrupted_and_resumed_gives_the_same_bits(tmp_path: Path, optimizer: 
 
 
 def test_seconds_add_up_over_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from feddiverse.experiment import run
+    from feddiverse.experiment import train
 
     now = [0.0]
     monkeypatch.setattr(run.time, "perf_counter", lambda: now[0])
@@ -216,7 +216,7 @@ def test_a_full_disk_in_the_middle_is_told_and_the_run_goes_on_later(
     import errno
     import os
 
-    from feddiverse.experiment import files
+    from feddiverse import files
 
     expected = execute(CONFIG, tmp_path / "whole", engine=NoiseEngine)
     real = os.fsync

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from feddiverse import files
 from feddiverse.errors import RunError, UserError
-from feddiverse.experiment import files
 from feddiverse.experiment.checkpoint import Snapshot
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.run_directory import RunDirectory, read_config, read_records, run_name

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from feddiverse.experiment.train import carry_out
 
 from feddiverse.experiment.config import Config
-from feddiverse.experiment.run import execute
 from feddiverse.experiment.run_directory import read_records
 
 KEYS = {

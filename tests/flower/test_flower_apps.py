@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from fake_grid import FakeGrid
+from feddiverse.experiment.train import carry_out
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from feddiverse.cli.run import _engine
-from feddiverse.data import load_federation
+from feddiverse.data import open_federation
 from feddiverse.errors import RunError, UserError
 from feddiverse.experiment.config import KEYS, Config
-from feddiverse.experiment.run import execute
 from feddiverse.flower import apps, simulation
 from feddiverse.flower.partition_file import read_partition, write_partition
 from feddiverse.flower.site import FileSite, SimulatedSite, open_site
@@ -45,10 +45,10 @@ def test_flower_reads_the_version_that_is_installed() -> None:
 
 def test_a_partition_file_holds_one_client_and_answers_as_the_federation_does(tmp_path: Path) -> None:
     config = Config(federation="digits-gsc", seed=1)
-    federation = load_federation("digits-gsc", 1)
+    federation = open_federation("digits-gsc", 1)
     write_partition(tmp_path / "data", federation, 7)
     samples, spec = read_partition(tmp_path / "data", "cnn")
-    assert (samples.images == federation.client(7).images).all()
+    assert (samples.x == federation.client(7).x).all()
     source = federation.source
     assert spec == ModelSpec("cnn", 2, source.shape, source.mean, source.std)
     theta, task = initial_theta(spec, 1), Train(1, 4, lr=0.02)
@@ -111,7 +111,7 @@ def test_a_simulation_that_breaks_down_is_told_at_once_with_its_cause(monkeypatc
             raise RuntimeError("An error was encountered. Ending simulation.") from error
 
     monkeypatch.setattr("flwr.simulation.run_simulation", break_down)
-    federation = load_federation("digits-gsc", 0)
+    federation = open_federation("digits-gsc", 0)
     spec = ModelSpec("cnn", 2, federation.source.shape, federation.source.mean, federation.source.std)
     engine = simulation._open(Config(), federation, spec, 1, "cpu")
     with pytest.raises(RunError, match=r"simulation broke down \(OSError: no space in /dev/shm\)"):

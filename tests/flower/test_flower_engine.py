@@ -7,13 +7,13 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from feddiverse.client.tasks import ANSWERS
-from feddiverse.data import load_federation
-from feddiverse.engine import flower_wire as wire
-from feddiverse.engine.flower import FlowerEngine, Timeouts
+from feddiverse.data import open_federation
 from feddiverse.engine.local import LocalEngine
 from feddiverse.errors import RunError
 from feddiverse.experiment.config import Config
+from feddiverse.flower import wire
 from feddiverse.flower.apps import build_client_app
+from feddiverse.flower.engine import FlowerEngine, Timeouts
 from feddiverse.messages import (
     AttributeTriplet,
     FeatureHistogram,
@@ -30,7 +30,7 @@ from feddiverse.models import ModelSpec, initial_theta
 from feddiverse.server import meter
 
 CONFIG = Config(federation="digits-gsc", seed=3)
-FEDERATION = load_federation(CONFIG.federation, CONFIG.seed)
+FEDERATION = open_federation(CONFIG.federation, CONFIG.seed)
 SPEC = ModelSpec("cnn", 2, FEDERATION.source.shape, FEDERATION.source.mean, FEDERATION.source.std)
 THETA = initial_theta(SPEC, 3)
 QUICK = Timeouts(train=0.05, query=0.05, hello=0.2)
@@ -233,8 +233,8 @@ def test_waiting_ends_when_it_is_known_to_be_in_vain(grid: FakeGrid) -> None:
 
 
 def test_replies_wait_at_the_superlink_until_nearly_their_turn(grid: FakeGrid, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feddiverse.engine.flower.PULLED_AHEAD", 2)
-    monkeypatch.setattr("feddiverse.engine.flower.PUSHED_AT_ONCE", 2)
+    monkeypatch.setattr("feddiverse.flower.engine.PULLED_AHEAD", 2)
+    monkeypatch.setattr("feddiverse.flower.engine.PUSHED_AT_ONCE", 2)
     engine = FlowerEngine(grid, 5)
     assert len(engine.clients) == 5
     replies = engine.ask(LabelCounts(3, 1), THETA, [0, 1, 2, 3, 4])

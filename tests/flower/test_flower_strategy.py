@@ -14,17 +14,16 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from feddiverse.engine import flower_wire as wire
 from feddiverse.errors import RunError, UserError
-from feddiverse.flower import FedDiverse, Selecting, answer_questions, features_of
+from feddiverse.estimation.base import Oracle
+from feddiverse.flower import FedDiverse, Selecting, answer_questions, features_of, wire
 from feddiverse.flower.answers import ANSWERED, HeadOnly
 from feddiverse.flower.strategy import _flat, _seen, _with_steps
 from feddiverse.heterogeneity import triplet
 from feddiverse.messages import Reply
-from feddiverse.server.estimation import Oracle
-from feddiverse.server.selection.base import Selector
-from feddiverse.server.selection.feddiverse import FedDiverse as FedDiverseSelector
-from feddiverse.server.selection.hcsfed import HCSFed
+from feddiverse.selection.base import Selector
+from feddiverse.selection.feddiverse import FedDiverse as FedDiverseSelector
+from feddiverse.selection.hcsfed import HCSFed
 
 # Twelve clients of two classes: eight see the attribute go with the class, two are balanced, two lack a class.
 TABLES = np.array([[[30, 2], [2, 30]]] * 8 + [[[16, 16], [16, 16]]] * 2 + [[[31, 31], [1, 1]]] * 2)

@@ -78,7 +78,7 @@ def digits() -> Tensor:
     """Real red digits, normalised, [200, 3, 28, 28]."""
     source = open_digits(2, 2, seed=0)
     ids = np.arange(0, 3600, 18)
-    images = source.train_images(ids, np.zeros(len(ids), np.int64))
+    images = source.train_x(ids, np.zeros(len(ids), np.int64))
     return build(SPEC).normalise(torch.from_numpy(images)).contiguous()
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from feddiverse.data.names import split_of
 from feddiverse.experiment.config import from_mapping, to_toml
 from feddiverse.heterogeneity import triplet
-from feddiverse.splits import split_of
 
 CLASS_NAMES, ATTRIBUTE_NAMES = ["0–4", "5–9"], ["red", "green"]
 

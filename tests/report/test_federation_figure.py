@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from feddiverse.data.names import counts_of
 from feddiverse.errors import UserError
 from feddiverse.heterogeneity import Counts, Heterogeneity, measure
 from feddiverse.report.federation_figure import draw
-from feddiverse.splits import PAPER, counts_of
+from feddiverse.splits import PAPER
 
 
 def measured(counts: Counts) -> tuple[Counts, Heterogeneity]:

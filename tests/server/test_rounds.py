@@ -8,10 +8,10 @@ import pytest
 
 from feddiverse.errors import RunError
 from feddiverse.messages import LabelCounts, Loss, Reply, Task, Train, TrueMatrix, Vector
+from feddiverse.selection import build
+from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvgM
 from feddiverse.server.rounds import Plan, Round, rounds
-from feddiverse.server.selection import build
-from feddiverse.server.selection.base import Selector
 
 SIZE = 4
 CLIENTS = {7: 10, 3: 30, 5: 20, 1: 30}

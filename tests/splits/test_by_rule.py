@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feddiverse.data.names import counts_of, split_of
 from feddiverse.errors import UserError
 from feddiverse.heterogeneity import METRICS, measure
-from feddiverse.splits import PAPER, counts_of, split_of
+from feddiverse.splits import PAPER
 
 
 @settings(max_examples=40)

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from feddiverse.data.coloured import digit_class, fitted
+from feddiverse.data.names import FEDERATIONS, counts_of, parse, split_of
 from feddiverse.errors import UserError
 from feddiverse.heterogeneity import measure
-from feddiverse.splits import FEDERATIONS, PAPER, SPLITS, counts_of, digit_class, fitted, parse, split_of
+from feddiverse.splits import PAPER, SPLITS
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,9 @@ for command in (
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from feddiverse._version import VERSION
+        from importlib.metadata import version
 
-        typer.echo(f"feddiverse {VERSION}")
+        typer.echo(f"feddiverse {version('feddiverse')}")
         raise typer.Exit
 
 

@@ -24,16 +24,16 @@ def estimate(
     """Compare estimated triplets with the truth: correlation, error, attribute accuracy, seconds and bytes."""
     import json
 
+    from feddiverse import registry
     from feddiverse.cli.console import err, out, progress
     from feddiverse.experiment.config import from_mapping, parse_assignments
     from feddiverse.experiment.estimating import estimates
-    from feddiverse.server.estimation import ESTIMATORS
 
     values: dict[str, Any] = {"federation": federation, "seed": seed, "pretraining_rounds": pretraining_rounds}
     if data_dir is not None:
         values["data_dir"] = data_dir
     config = from_mapping({**values, **parse_assignments(set_)})
-    names = tuple(ESTIMATORS) if estimator == "all" else (estimator,)
+    names = registry.names(registry.ESTIMATOR) if estimator == "all" else (estimator,)
     with progress() as bar:
         task = bar.add_task("Reading the data", total=len(names))
         found = []

@@ -8,7 +8,7 @@ import typer
 def federations(json: bool = typer.Option(False, "--json", help="Print JSON for programs.")) -> None:
     """List the named federations and what is missing to use them."""
     from feddiverse.data import missing
-    from feddiverse.splits import FEDERATIONS, split_of
+    from feddiverse.data.names import FEDERATIONS, split_of
 
     rows = []
     for name, (split, source) in FEDERATIONS.items():

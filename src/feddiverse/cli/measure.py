@@ -38,7 +38,7 @@ class Measured:
 
 
 def _complete(incomplete: str) -> list[str]:
-    from feddiverse.splits import FEDERATIONS
+    from feddiverse.data.names import FEDERATIONS
 
     return [name for name in FEDERATIONS if name.startswith(incomplete)]
 
@@ -96,8 +96,8 @@ def measure(
 
 
 def _measure(target: str, columns: dict[str, str], seed: int) -> Measured:
+    from feddiverse.data.names import FEDERATIONS, split_of
     from feddiverse.heterogeneity import measure as six_metrics
-    from feddiverse.splits import FEDERATIONS, split_of
 
     path = Path(target)
     is_csv = target not in FEDERATIONS and (

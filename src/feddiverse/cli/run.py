@@ -11,13 +11,14 @@ from feddiverse.errors import UserError
 
 if TYPE_CHECKING:
     from feddiverse.experiment.config import Config
-    from feddiverse.experiment.run import OpenEngine
 
 
 def run(
     federation: str | None = typer.Option(None, help="Named federation, split:source, or table:FILE.csv."),
     selector: str | None = typer.Option(None, help="Who is asked each round: uniform, feddiverse, pow_d, …"),
-    optimizer: str | None = typer.Option(None, help="How updates are combined: fedavgm, fedavg, fedprox, fednova, …"),
+    aggregator: str | None = typer.Option(
+        None, "--aggregator", "--optimizer", help="How updates are combined: fedavgm, fedavg, fednova, fedprox, …"
+    ),
     estimator: str | None = typer.Option(None, help="How feddiverse learns triplets: consensus, paper, oracle."),
     rounds: int | None = typer.Option(None, help="Rounds of training, pre-training included."),
     seed: int | None = typer.Option(None, help="Keys all randomness: same seed, same bits."),
@@ -39,14 +40,14 @@ def run(
 ) -> None:
     """Train one federation and write a run directory."""
     given = {
-        "federation": federation, "selector": selector, "optimizer": optimizer, "estimator": estimator,
+        "federation": federation, "selector": selector, "aggregator": aggregator, "estimator": estimator,
         "rounds": rounds, "seed": seed, "model": model, "checkpoint": checkpoint, "data_dir": data_dir,
     }  # fmt: skip
     given = {key: value for key, value in given.items() if value is not None}
     settings, directory = _settings(given, config, set_, out, resume)
 
     from feddiverse.cli.live import Live
-    from feddiverse.experiment.run import execute
+    from feddiverse.experiment.train import carry_out
 
     watchers = _trackers(directory, tensorboard=tensorboard, mlflow=mlflow)
     with Live(settings.rounds, directory) as live:
@@ -56,23 +57,26 @@ def run(
                 watch(record)
 
         try:
-            result = execute(
-                settings, directory, workers=workers, device=device, engine=_engine(engine, settings, workers, device),
-                on_round=on_round, resume=resume is not None,
+            result = carry_out(
+                settings, out=directory, workers=workers, device=device, engine=engine, on_round=on_round,
+                resume=resume is not None,
             )  # fmt: skip
         except KeyboardInterrupt:
             live.interrupted()
             os._exit(130)  # all is written, workers are gone; taking torch down in order could take seconds
     if json_:
-        typer.echo(json.dumps(result))
+        typer.echo(json.dumps(result.summary))
     else:
-        live.finished(result)
+        live.finished(result.summary)
 
 
 def _settings(
     given: dict[str, Any], file: Path | None, assignments: list[str], out: Path | None, resume: Path | None
 ) -> "tuple[Config, Path]":
-    """The config and its directory. Later wins: file, options, `--set`; with `--resume` all must agree with the run."""
+    """The config and its directory. Later wins: file, options, `--set`.
+
+    With `--resume` all must agree with the run, but for more `rounds`: these train it further.
+    """
     from feddiverse.experiment.config import differences, from_mapping, parse_assignments, read_toml
     from feddiverse.experiment.run_directory import read_config, run_name
 
@@ -82,23 +86,14 @@ def _settings(
         return config, out or Path("runs") / run_name(config)
     if out not in (None, resume):
         raise UserError("--resume names the run directory already: leave --out away.")
-    config = read_config(resume)
-    there = vars(config)
-    from_mapping({**there, **values})  # wrong keys and values are told as always
-    if differing := differences({key: there[key] for key in values}, values):
+    there = read_config(resume)
+    config = from_mapping({**there.plain(), **values})  # wrong keys and values are told as always
+    same_rounds = {} if config.rounds < there.rounds else {"rounds": there.rounds}
+    if differing := differences(there.plain(), {**config.plain(), **same_rounds}):
         raise UserError(
             f"The run in {resume} has another config: {', '.join(differing)}; start a new run without --resume."
         )
     return config, resume
-
-
-def _engine(name: str, config: "Config", workers: int, device: str) -> "str | OpenEngine":
-    """What `execute` takes: the name of an engine it knows, or how to open Flower's."""
-    if name != "flower":
-        return name
-    from feddiverse.flower.simulation import opener
-
-    return opener(config, workers, device)
 
 
 def _trackers(directory: Path, **wanted: bool) -> list[Any]:

@@ -39,15 +39,15 @@ def study(
         return
     from feddiverse.cli.study_display import Display, show_grid
     from feddiverse.engine.machine import choose_device
-    from feddiverse.experiment.check import check
+    from feddiverse.experiment import train
     from feddiverse.experiment.config import parse_assignments
-    from feddiverse.experiment.run import execute
+    from feddiverse.experiment.opening import check_names
     from feddiverse.experiment.study import Planned, StudyDirectory, carry_out, copy_run, finished_runs
 
     planned = _planned(name, preset, source, seeds).with_settings(parse_assignments(set_)).only(methods, federations)
     directory = StudyDirectory(out or Path("studies") / _default_name(planned.name, name, preset, source))
     for run in planned.runs:
-        check(run.config)
+        check_names(run.config)  # names that nothing answers to are told now, not hours later
     elsewhere = finished_runs(reuse)
     if dry_run:
         directory.refuse_to_mix(planned)
@@ -69,7 +69,7 @@ def study(
                 for watch in watchers:
                     watch(record)
 
-            execute(run.config, path, workers=workers, device=device, on_round=on_round)
+            train.carry_out(run.config, out=path, workers=workers, device=device, on_round=on_round)
 
         for run, why in carry_out(planned, directory, perform):
             display.finished(run, why)

@@ -1,5 +1,6 @@
-"""What θ does on pictures, without training: answers right per (class, attribute), and losses per sample."""
+"""What θ does on samples, without training: right answers per (class, attribute), losses, features."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -7,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from feddiverse.client.losses import cross_entropy
-from feddiverse.client.training import batches
-from feddiverse.federation import Samples
+from feddiverse.client.training import batches, cross_entropy
+from feddiverse.data.federation import Samples
+from feddiverse.messages import EVALUATION_ONLY, Vector
 from feddiverse.models import FlatModel
 
 PIXELS_PER_BATCH = 128 * 28 * 28  # measured: more falls out of the cache, less starves the matrix products
@@ -34,7 +35,8 @@ def group_counts(
 ) -> NDArray[np.int64]:
     """[classes, attributes]: the number of (chosen) samples in each group."""
     counts = np.zeros(shape, dtype=np.int64)
-    np.add.at(counts, (samples.y, samples.a), 1 if chosen is None else chosen.astype(np.int64))
+    a = np.zeros_like(samples.y) if samples.a is None else samples.a
+    np.add.at(counts, (samples.y, a), 1 if chosen is None else chosen.astype(np.int64))
     return counts
 
 
@@ -42,10 +44,29 @@ def outputs(model: FlatModel, samples: Samples) -> Iterator[tuple[Tensor, Tensor
     """Logits and labels, batch by batch, in the order of the samples."""
     model.module.eval()
     with torch.inference_mode():
-        for images, y in batches(samples, np.arange(len(samples)), _batch_size(samples), model):
-            yield model.module(images), y
+        for x, y in batches(samples, np.arange(len(samples)), _batch_size(samples), model):
+            yield model.module(x), y
+
+
+def features(theta: Vector, samples: Samples, model: FlatModel) -> NDArray[np.float32]:
+    """[n, d]: the input of the model's head under θ, for every sample in order."""
+    model.load(theta)
+    model.module.eval()
+    parts = []
+    with torch.inference_mode():
+        for x, _ in batches(samples, np.arange(len(samples)), LARGEST_BATCH, model):
+            parts.append(model.module.features(x).cpu().numpy())  # type: ignore[operator]
+    return np.concatenate(parts)
+
+
+def compared_with_truth(estimated: NDArray[np.int64], samples: Samples) -> dict[str, float]:
+    """How many samples have estimated attribute e and true attribute t, where that is known: for evaluation only."""
+    if samples.a is None:
+        return {}
+    pairs, counts = np.unique(np.stack([estimated, samples.a]), axis=1, return_counts=True)
+    return {f"{EVALUATION_ONLY}{e}.{t}": float(n) for (e, t), n in zip(pairs.T, counts, strict=True)}
 
 
 def _batch_size(samples: Samples) -> int:
-    height, width = (int(side) for side in samples.images.shape[2:])
-    return min(max(PIXELS_PER_BATCH // (height * width), SMALLEST_BATCH), LARGEST_BATCH)
+    pixels = math.prod(samples.x.shape[2:])
+    return min(max(PIXELS_PER_BATCH // pixels, SMALLEST_BATCH), LARGEST_BATCH)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from feddiverse.client import biased, evaluation, moments, training
+from feddiverse.client import consensus, evaluation, paper, training
 from feddiverse.client.sketch import compress
-from feddiverse.federation import Samples
+from feddiverse.data.federation import Samples
 from feddiverse.messages import (
     AttributeTriplet,
     Evaluate,
@@ -61,12 +61,14 @@ def label_counts(task: LabelCounts, theta: Vector, client_id: int, samples: Samp
 
 
 def true_matrix(task: TrueMatrix, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
+    if samples.a is None:
+        return Reply(client_id, failure="the attributes of its samples are not known")
     shape = (model.spec.num_classes, _num_attributes(task, samples))
     return Reply(client_id, vector=evaluation.group_counts(samples, shape).astype(np.float32).ravel())
 
 
 def _num_attributes(task: Evaluate | TrueMatrix, samples: Samples) -> int:
-    return task.num_attributes or int(samples.a.max(initial=0)) + 1
+    return task.num_attributes or (1 if samples.a is None else int(samples.a.max(initial=0)) + 1)
 
 
 ANSWERS: dict[type[Task], Answer] = {
@@ -76,10 +78,10 @@ ANSWERS: dict[type[Task], Answer] = {
     Evaluate: evaluate,
     LabelCounts: label_counts,
     TrueMatrix: true_matrix,
-    PaperTriplet: biased.paper_triplet,
-    FeatureMoments: moments.feature_moments,
-    FeatureHistogram: moments.feature_histogram,
-    AttributeTriplet: moments.attribute_triplet,
+    PaperTriplet: paper.paper_triplet,
+    FeatureMoments: consensus.feature_moments,
+    FeatureHistogram: consensus.feature_histogram,
+    AttributeTriplet: consensus.attribute_triplet,
 }
 
 

@@ -1,4 +1,4 @@
-"""Local SGD: what a client does with θ and its own pictures (paper, Sec. III-A and V-B)."""
+"""Local SGD: what a client does with θ and its own samples (paper, Sec. III-A and V-B)."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from feddiverse import seeding
-from feddiverse.federation import Samples
+from feddiverse.data.federation import Samples
 from feddiverse.messages import Sketch, Train, Vector
 from feddiverse.models import FlatModel, native
 
@@ -39,8 +39,8 @@ def train(task: Train | Sketch, theta: Vector, client_id: int, samples: Samples,
     optimiser = SGD(model, task)
     losses: list[float] = []
     for _ in range(task.epochs):
-        for images, y in batches(samples, rng.permutation(len(samples)), task.batch_size, model):
-            loss = functional.cross_entropy(model.module(images), y)
+        for x, y in batches(samples, rng.permutation(len(samples)), task.batch_size, model):
+            loss = functional.cross_entropy(model.module(x), y)
             losses.append(loss.item())
             if not math.isfinite(losses[-1]):
                 raise Diverged(f"the loss was {losses[-1]} at step {len(losses)}; a smaller learning rate may help")
@@ -52,11 +52,27 @@ def train(task: Train | Sketch, theta: Vector, client_id: int, samples: Samples,
 def batches(
     samples: Samples, order: NDArray[np.int64], batch_size: int, model: FlatModel
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Normalised pictures and labels in the given order; the last batch may be smaller."""
+    """Normalised samples and labels in the given order; the last batch may be smaller."""
     for start in range(0, len(order), batch_size):
         ids = order[start : start + batch_size]
-        images = model.normalise(torch.from_numpy(samples.images[ids]))
-        yield images, torch.from_numpy(samples.y[ids]).to(model.device)
+        x = model.normalise(torch.from_numpy(samples.x[ids]))
+        yield x, torch.from_numpy(samples.y[ids]).to(model.device)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """−log p_y. [n, classes], [n] → [n]."""
+    return functional.cross_entropy(logits, y, reduction="none")
+
+
+def generalised_cross_entropy(logits: Tensor, y: Tensor, q: float) -> Tensor:
+    """(1 − p_y^q)/q (Zhang & Sabuncu 2018; paper, Sec. IV-A): q → 0 is cross-entropy, q = 1 the mean absolute error.
+
+    Its gradient is p_y^q times that of cross-entropy: what is easy to learn, such as a spurious attribute, weighs more.
+    """
+    if q == 0.0:
+        return cross_entropy(logits, y)
+    log_p = -cross_entropy(logits, y)
+    return -torch.expm1(q * log_p) / q
 
 
 class SGD:

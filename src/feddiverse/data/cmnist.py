@@ -7,9 +7,9 @@ import numpy as np
 
 from feddiverse import seeding
 from feddiverse.data import sources
-from feddiverse.data.coloured import ColouredDigits, Drawn, check_groups, classes_of
+from feddiverse.data.coloured import ColouredDigits, GreyDigits, check_groups, classes_of
+from feddiverse.data.federation import Ids
 from feddiverse.data.mapped import MappedPixels
-from feddiverse.federation import Ids
 
 
 def open_cmnist(num_classes: int, num_attributes: int, seed: int, data_dir: Path | None = None) -> ColouredDigits:
@@ -24,10 +24,10 @@ def open_cmnist(num_classes: int, num_attributes: int, seed: int, data_dir: Path
     return ColouredDigits("cmnist", num_classes, num_attributes, train, test, colours, fingerprint)
 
 
-def _pool(folder: Path, part: str, size: int) -> Drawn:
+def _pool(folder: Path, part: str, size: int) -> GreyDigits:
     """One part of MNIST in its idx files, whose headers are 16 and 8 bytes long."""
     digits = np.fromfile(folder / f"{part}-labels-idx1-ubyte", np.uint8, offset=8).astype(np.int64)
-    return Drawn(MappedPixels(folder / f"{part}-images-idx3-ubyte", (size, 28, 28), 16), np.arange(size), digits)
+    return GreyDigits(MappedPixels(folder / f"{part}-images-idx3-ubyte", (size, 28, 28), 16), np.arange(size), digits)
 
 
 def _even_colours(y: Ids, num_attributes: int, seed: int) -> Ids:

@@ -1,7 +1,7 @@
 """Digits drawn in a colour, as in CMNIST: the class is read off the digit, the attribute is the colour.
 
 The digit is drawn in one channel of an otherwise black picture: 0 red, 1 green (and 2 blue, for splits that have a
-third attribute). Y classes are Y stretches of 0…9 (`splits.digit_class`): with two classes `digit ≥ 5`, as the paper
+third attribute). Y classes are Y stretches of 0…9 (`digit_class`): with two classes `digit ≥ 5`, as the paper
 has it; with four {0,1,2} {3,4} {5,6,7} {8,9}.
 """
 
@@ -11,11 +11,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from feddiverse.data.federation import Ids
 from feddiverse.errors import UserError
-from feddiverse.federation import Ids
-from feddiverse.splits import digit_class
+from feddiverse.heterogeneity import Counts
 
 COLOURS = ("red", "green", "blue")
+TRAIN_PER_DIGIT = 360  # of the embedded digits: 500 of each, 140 of them kept for the test set
 
 
 class Pixels(Protocol):
@@ -25,7 +26,7 @@ class Pixels(Protocol):
 
 
 @dataclass(frozen=True)
-class Drawn:
+class GreyDigits:
     """A pool of grey digits: rows of `pixels`, and the digit on each of these rows."""
 
     pixels: Pixels
@@ -41,9 +42,9 @@ def classes_of(digits: Ids, num_classes: int) -> Ids:
 class ColouredDigits:
     """A source whose attribute is ours to give. Colouring happens when pictures are asked for."""
 
-    shape = (3, 28, 28)
-    mean = (0.1307, 0.1307, 0.1307)  # MNIST's, on each channel
-    std = (0.3081, 0.3081, 0.3081)
+    shape: tuple[int, ...] = (3, 28, 28)
+    mean: tuple[float, ...] | None = (0.1307, 0.1307, 0.1307)  # MNIST's, on each channel
+    std: tuple[float, ...] | None = (0.3081, 0.3081, 0.3081)
     train_a: Ids | None = None
 
     def __init__(
@@ -51,8 +52,8 @@ class ColouredDigits:
         name: str,
         num_classes: int,
         num_attributes: int,
-        train: Drawn,
-        test: Drawn,
+        train: GreyDigits,
+        test: GreyDigits,
         test_a: Ids,
         fingerprint: str,
     ) -> None:
@@ -65,10 +66,10 @@ class ColouredDigits:
         self.test_y = classes_of(test.digits, num_classes)
         self.test_a = test_a
 
-    def train_images(self, ids: Ids, a: Ids) -> NDArray[np.uint8]:
+    def train_x(self, ids: Ids, a: Ids) -> NDArray[np.uint8]:
         return colour(self._train.pixels[self._train.rows[ids]], a)
 
-    def test_images(self, ids: Ids, a: Ids) -> NDArray[np.uint8]:
+    def test_x(self, ids: Ids, a: Ids) -> NDArray[np.uint8]:
         return colour(self._test.pixels[self._test.rows[ids]], a)
 
 
@@ -92,3 +93,28 @@ def check_groups(name: str, num_classes: int, num_attributes: int) -> None:
             f"Source {name} has at most 10 classes and {len(COLOURS)} attributes, but the split has {num_classes} "
             f"classes and {num_attributes} attributes: choose another split."
         )
+
+
+def digit_class(digit: int, num_classes: int) -> int:
+    """The class a digit is drawn for: equal stretches of 0…9; with two classes, digit ≥ 5 as in CMNIST."""
+    return digit * num_classes // 10
+
+
+def fitted(counts: Counts) -> Counts:
+    """Counts scaled down until the embedded digits suffice.
+
+    The factor is the largest of 1, 0.9, …, 0.1, 0.09, … that fits; each count is rounded half up, and a group
+    that a client has keeps at least one sample. (GSC is scaled by 0.7 and so stays exact.)
+    """
+    num_classes = counts.shape[1]
+    if num_classes > 10:
+        raise UserError(f"The digits make at most 10 classes; the split has {num_classes}.")
+    capacity = TRAIN_PER_DIGIT * np.bincount([digit_class(d, num_classes) for d in range(10)], minlength=num_classes)
+    for tenths, unit in [(1, 1)] + [(d, 10**e) for e in range(1, 10) for d in range(9, 0, -1)]:
+        scaled: Counts = np.maximum((2 * counts * tenths + unit) // (2 * unit), counts > 0)
+        if (scaled.sum(axis=(0, 2)) <= capacity).all():
+            return scaled
+    raise UserError(
+        f"The embedded digits are too few for this split even at one sample a group: they have {capacity.tolist()} of "
+        f"each class, {(counts > 0).sum(axis=(0, 2)).tolist()} are needed; use fewer clients, or the source cmnist."
+    )

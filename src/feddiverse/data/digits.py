@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feddiverse import seeding
 from feddiverse.data import cache
-from feddiverse.data.coloured import ColouredDigits, Drawn, check_groups
+from feddiverse.data.coloured import ColouredDigits, GreyDigits, check_groups
 from feddiverse.errors import RunError, UserError
 
 TEST_PER_DIGIT = 140
@@ -38,8 +38,8 @@ def open_digits(num_classes: int, num_attributes: int, seed: int) -> ColouredDig
         "digits",
         num_classes,
         num_attributes,
-        Drawn(pixels, train_rows, digits[train_rows]),
-        Drawn(pixels, test_rows, digits[test_rows]),
+        GreyDigits(pixels, train_rows, digits[train_rows]),
+        GreyDigits(pixels, test_rows, digits[test_rows]),
         np.tile(np.arange(num_attributes), len(held_out)),
         hashlib.sha256(identity.encode()).hexdigest(),
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from feddiverse.federation import Ids
+from feddiverse.data.federation import Ids
 
 
 class MappedPixels:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from feddiverse import seeding
 from feddiverse.data import pictures
+from feddiverse.data.federation import Ids
 from feddiverse.errors import UserError
-from feddiverse.federation import Ids
 
 IMAGE_SIZE = 224
 HELD_OUT = 0.1  # of each group, where a set has no test part of its own (paper, Sec. V-A)
@@ -31,8 +31,8 @@ class Listing:
 class PhotoSource:
     """A source whose pictures show the attribute they show."""
 
-    mean = (0.485, 0.456, 0.406)  # ImageNet's
-    std = (0.229, 0.224, 0.225)
+    mean: tuple[float, ...] | None = (0.485, 0.456, 0.406)  # ImageNet's
+    std: tuple[float, ...] | None = (0.229, 0.224, 0.225)
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class PhotoSource:
     ) -> None:
         size = image_size or IMAGE_SIZE
         self.name, self.class_names, self.attribute_names = name, class_names, attribute_names
-        self.shape = (3, size, size)
+        self.shape: tuple[int, ...] = (3, size, size)
         self._pixels, content = pictures.decoded(listing.root, listing.files, size)
         self._train_rows, self._test_rows = np.flatnonzero(~listing.is_test), np.flatnonzero(listing.is_test)
         self.train_y, self.test_y = listing.y[self._train_rows], listing.y[self._test_rows]
@@ -53,10 +53,10 @@ class PhotoSource:
         labels = np.stack([listing.y, listing.a, listing.is_test.astype(np.int64)]).astype("<i8").tobytes()
         self.fingerprint = hashlib.sha256(f"{name} {content} {size} ".encode() + labels).hexdigest()
 
-    def train_images(self, ids: Ids, a: Ids) -> NDArray[np.uint8]:
+    def train_x(self, ids: Ids, a: Ids) -> NDArray[np.uint8]:
         return self._pixels[self._train_rows[ids]]
 
-    def test_images(self, ids: Ids, a: Ids) -> NDArray[np.uint8]:
+    def test_x(self, ids: Ids, a: Ids) -> NDArray[np.uint8]:
         return self._pixels[self._test_rows[ids]]
 
 

@@ -5,17 +5,16 @@ With a client column the federation is the table's own; without one, any split d
 
 import csv
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from feddiverse.data.arrays import NUM_SELECTED, encode
+from feddiverse.data.federation import Federation
 from feddiverse.data.photos import Listing, PhotoSource, check_groups, hold_out
 from feddiverse.errors import UserError
-from feddiverse.federation import Federation, Ids
 
-NUM_SELECTED = 9  # the paper's; fewer where there are fewer clients
 _REQUIRED = ("image", "class", "attribute")
 _UNUSED = ("val", "validation")
 
@@ -42,9 +41,10 @@ def path_of(name: str) -> Path:
 
 
 def open_table(
-    path: Path, num_classes: int, num_attributes: int, seed: int, image_size: int | None = None
+    path: str | Path, num_classes: int, num_attributes: int, seed: int, image_size: int | None = None
 ) -> PhotoSource:
     """A table as a source for any split with its number of classes and attributes."""
+    path = path_of(f"table:{path}")
     table = read_table(path, seed)
     has = (len(table.class_names), len(table.attribute_names))
     check_groups(f"table:{path}", has, (num_classes, num_attributes))
@@ -57,7 +57,7 @@ def load_table(path: Path, seed: int, image_size: int | None = None) -> Federati
     if table.clients is None:
         raise UserError(f"{path} has no column 'client': deal it to clients by a split, such as 'gsc:table:{path}'.")
     is_train = ~table.listing.is_test
-    names, client = _encode([table.clients[row] for row in np.flatnonzero(is_train)])
+    names, client = encode(np.array([table.clients[row] for row in np.flatnonzero(is_train)]))
     y, a = table.listing.y[is_train], table.listing.a[is_train]
     counts = np.zeros((len(names), len(table.class_names), len(table.attribute_names)), np.int64)
     np.add.at(counts, (client, y, a), 1)
@@ -71,6 +71,7 @@ def load_table(path: Path, seed: int, image_size: int | None = None) -> Federati
         ids,
         [a[part] for part in ids],
         np.arange(len(source.test_y)),
+        names,
     )
 
 
@@ -101,8 +102,8 @@ def read_table(path: Path, seed: int) -> Table:
         raise UserError(f"{path} cannot be read as a CSV table ({error}).") from error
     if not rows:
         raise UserError(f"{path} holds no pictures: it needs a row for each.")
-    class_names, y = _encode([row["class"] for row in rows])
-    attribute_names, a = _encode([row["attribute"] for row in rows])
+    class_names, y = encode(np.array([row["class"] for row in rows]))
+    attribute_names, a = encode(np.array([row["attribute"] for row in rows]))
     is_test = np.array([row["split"] == "test" for row in rows]) if "split" in columns else hold_out(y, a, seed)
     if is_test.all() or not is_test.any():
         raise UserError(f"{path} must list pictures to train on and to test on: fill the column 'split' with both.")
@@ -124,11 +125,3 @@ def _checked(path: Path, line: int, values: dict[str, str]) -> dict[str, str]:
     if empty := [column for column in needed if not row[column]]:
         raise UserError(f"{path}, line {line}: {empty[0]} is empty.")
     return row
-
-
-def _encode(values: Sequence[str]) -> tuple[tuple[str, ...], Ids]:
-    """The distinct values in order (as numbers if all are), and the place of each value among them."""
-    numeric = all(value.isdecimal() for value in values)
-    names = sorted(set(values), key=lambda value: (int(value), value) if numeric else (0, value))
-    place = {name: i for i, name in enumerate(names)}
-    return tuple(names), np.array([place[value] for value in values], np.int64)

@@ -3,16 +3,16 @@
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feddiverse.data.federation import Federation
 from feddiverse.engine.machine import choose_device, usable_cores
 from feddiverse.engine.pool import Pool
 from feddiverse.engine.worker import Answer, Job, Worker
 from feddiverse.errors import RunError, UserError
-from feddiverse.federation import Federation
 from feddiverse.messages import Evaluate, Reply, Task, Vector
 
 if TYPE_CHECKING:  # importing it would import torch, which costs a second or two
@@ -20,6 +20,11 @@ if TYPE_CHECKING:  # importing it would import torch, which costs a second or tw
 
 TEST_CHUNK = 256  # of fixed size, so that no number of workers changes which pictures make a batch
 CACHE_BYTES = 256 << 20  # of clients' pictures, all workers together
+
+
+def open_engine(run: Any, workers: int = 0, device: str = "auto") -> "LocalEngine":
+    """The engine `local` for an opened run (`experiment.opening.Opened`)."""
+    return LocalEngine(run.federation, run.spec, workers=workers, device=device)
 
 
 class LocalEngine:

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from feddiverse.data.federation import Federation, Samples
 from feddiverse.engine.shared import SharedVectors
-from feddiverse.federation import Federation, Samples
 from feddiverse.messages import Reply, Task, Vector
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Worker:
 
 
 def _num_bytes(samples: Samples) -> int:
-    return samples.images.nbytes + samples.y.nbytes + samples.a.nbytes
+    return samples.x.nbytes + samples.y.nbytes + (0 if samples.a is None else samples.a.nbytes)
 
 
 def serve(

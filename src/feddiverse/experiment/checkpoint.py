@@ -5,7 +5,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run between two rounds. `seconds`: spent on it so far, over all sessions."""
+    """A run between two rounds. `seconds`: spent on it so far, over all sessions; `evaluation`: what is known of the
+    truth."""
 
     round: int
     theta: Vector
@@ -29,6 +30,7 @@ class Snapshot:
     selector: Plain
     lost_in_a_row: int
     seconds: float
+    evaluation: Plain = field(default_factory=dict)
 
 
 def pack(snapshot: Snapshot) -> bytes:

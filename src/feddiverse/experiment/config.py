@@ -1,23 +1,32 @@
-"""What a run is: one flat, frozen table of settings. Same config and same data, same bits.
+"""What a run is: one frozen table of settings. Same config and same data, same bits.
 
 How a run is computed (workers, device, engine) is not part of it: it must not change the result.
 """
 
-import difflib
 import json
 import math
 import operator
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from feddiverse import registry
 from feddiverse.errors import UserError
-from feddiverse.server.aggregation import AGGREGATORS
 
 OWN: Any = None
-"""Default of a key whose value depends on the federation or the optimizer (`Config.__post_init__` fills it in)."""
+"""Default of a key whose value depends on other keys (`Config.__post_init__` fills it in)."""
+
+PARTS = {"selector": registry.SELECTOR, "aggregator": registry.AGGREGATOR, "estimator": registry.ESTIMATOR}
+"""Keys that name a part which may have parameters of its own: `selector.temperature`."""
+
+FEDPROX_MU = 0.1  # the paper's
+SHORTHANDS = {
+    "fedprox": {"aggregator": "fedavg", "prox_mu": FEDPROX_MU},
+    "fedavgm+fedprox": {"aggregator": "fedavgm", "prox_mu": FEDPROX_MU},
+}
+"""The paper's names for an aggregator together with FedProx's client objective."""
 
 
 def _key(
@@ -37,18 +46,22 @@ def _key(
 
 @dataclass(frozen=True)
 class Config:
-    """Every setting of a run; out-of-range values and wrong types are refused with the key named (FACTS: the paper)."""
+    """Every setting of a run; out-of-range values and wrong types are refused with the key named.
+
+    `options` are parameters of parts beyond these keys: `(("selector", (("temperature", 3),)),)`, or a mapping of
+    mappings, which becomes that. Defaults are the paper's where it says something.
+    """
 
     federation: str = _key("digits-gsc", "named federation, `split:source`, or `table:FILE.csv`")
     seed: int = _key(0, "keys all randomness", low=0)
     rounds: int = _key(OWN, "model updates T, pre-training included", low=1)
     num_selected: int = _key(0, "clients a round; 0: the federation's own", low=0)
     selector: str = _key("uniform", "who is asked each round: a known name or `package.module:Class`")
-    optimizer: str = _key("fedavgm", "how updates are combined", choices=tuple(AGGREGATORS))
-    estimator: str = _key("consensus", "how triplets come about: paper, consensus or oracle")
-    pretraining_rounds: int = _key(1, "T0: FedAvg rounds with every client, where the selector wants them", low=0)
-    model: str = _key(OWN, "mobilenet, cnn, or `package.module:factory`")
-    checkpoint: str = _key("", "weights to start from: a file, `none`; empty: ImageNet for mobilenet")
+    aggregator: str = _key("fedavgm", "how updates are combined: a known name or `package.module:Class`")
+    estimator: str = _key("consensus", "how triplets come about: paper, consensus, oracle or `package.module:Class`")
+    pretraining_rounds: int = _key(OWN, "T0: rounds of plain FedAvg with every client before the first choice", low=0)
+    model: str = _key(OWN, "mobilenet, cnn, mlp, or `package.module:factory`")
+    checkpoint: str = _key("", "weights to start from: a file, a run directory, `none`; empty: ImageNet for mobilenet")
     image_size: int = _key(0, "pixels a side; 0: the source's own", low=0)
     data_dir: str = _key("", "where fetched data lies; empty: the cache folder")
     epochs: int = _key(1, "local epochs", low=1)
@@ -56,9 +69,9 @@ class Config:
     lr: float = _key(OWN, "local learning rate", above=0)
     momentum: float = _key(0.9, "local momentum", low=0, below=1)
     weight_decay: float = _key(0.0, "local weight decay", low=0)
-    prox_mu: float = _key(0.1, "FedProx's µ (fedprox optimizers only)", low=0)
+    prox_mu: float = _key(0.0, "FedProx's µ in the client's objective, with any aggregator; 0: none", low=0)
     weighting: str = _key(OWN, "clients' weights in the average", choices=("equal", "samples"))
-    server_lr: float = _key(OWN, "server step η (every optimizer but fedavg and fedprox)", above=0)
+    server_lr: float = _key(OWN, "server step η (every aggregator but fedavg)", above=0)
     server_momentum: float = _key(0.95, "FedAvgM's and FedNova's β", low=0, below=1)
     server_beta1: float = _key(0.9, "FedAdam's and FedYogi's β₁", low=0, below=1)
     server_beta2: float = _key(0.99, "FedAdam's and FedYogi's β₂", low=0, below=1)
@@ -74,31 +87,55 @@ class Config:
     bias_steps: int = _key(50, "paper estimator: steps of the biased model", low=1)
     attribute_steps: int = _key(10, "paper estimator: steps of the attribute classifier", low=1)
     consensus_dimensions: int = _key(256, "consensus estimator: dimensions features are projected to", low=1)
-    num_attributes: int = _key(0, "attribute values assumed by estimators; 0: the federation's", low=0)
+    num_attributes: int = _key(0, "attribute values assumed by estimators; 0: the federation's, or 2", low=0)
+    options: Any = field(default=(), metadata={"help": "parameters of parts beyond these keys"})
 
     def __post_init__(self) -> None:
-        own = _own_defaults(self.federation, self.optimizer)
-        for key in fields(self):
-            value = getattr(self, key.name)
-            value = own[key.name] if value is OWN else value
-            object.__setattr__(self, key.name, _checked(key.name, key.type, value, key.metadata))
+        own = _own_defaults(self)
+        for name, key in KEYS.items():
+            value = getattr(self, name)
+            value = own[name] if value is OWN else value
+            object.__setattr__(self, name, _checked(name, key.type, value, key.metadata))
+        object.__setattr__(self, "options", _frozen(dict(self.options)))
+
+    def parameters(self, part: str) -> dict[str, Any]:
+        """The part's own parameters beyond the keys: `parameters("selector")`."""
+        return dict(dict(self.options).get(part, ()))
+
+    def plain(self) -> dict[str, Any]:
+        """Keys and values as JSON and TOML have them; a part with parameters is a table with its `name`."""
+        values = {name: getattr(self, name) for name in KEYS}
+        for part in dict(self.options):
+            values[part] = {"name": values[part], **self.parameters(part)}
+        return values
 
 
-KEYS = {key.name: key for key in fields(Config)}
+KEYS = {key.name: key for key in fields(Config) if key.name != "options"}
 
 
-def _own_defaults(federation: Any, optimizer: Any) -> dict[str, Any]:
-    """The paper's settings; quick ones that train a small model from scratch for digits (FACTS.md, section 4)."""
-    digits = isinstance(federation, str) and (federation.startswith("digits") or federation.endswith(":digits"))
-    adaptive = optimizer in ("fedadam", "fedyogi", "fedadagrad")
+def _own_defaults(config: Config) -> dict[str, Any]:
+    """The paper's settings; for digits and arrays in memory quick ones, which train a small model from scratch."""
+    name = config.federation if isinstance(config.federation, str) else ""
+    small = name.startswith(("digits", "arrays")) or name.endswith(":digits")
+    adaptive = config.aggregator in ("fedadam", "fedyogi", "fedadagrad")
     return {
-        "rounds": 100 if digits else 200,
-        "model": "cnn" if digits else "mobilenet",
-        "lr": 0.02 if digits else 0.001,
-        "evaluate_every": 5 if digits else 10,
-        "weighting": "samples" if optimizer == "fednova" else "equal",  # FedNova's formula weighs by |D_k|/|D|
+        "rounds": 100 if small else 200,
+        "model": "cnn" if small else "mobilenet",
+        "lr": 0.02 if small else 0.001,
+        "evaluate_every": 5 if small else 10,
+        "weighting": "samples" if config.aggregator == "fednova" else "equal",  # its formula weighs by |D_k|/|D|
         "server_lr": 0.01 if adaptive else 0.1,  # an adaptive step has about the size of η in every coordinate
+        "pretraining_rounds": 1 if config.selector in ESTIMATING else 0,
     }
+
+
+ESTIMATING = ("feddiverse", "group_balance")
+"""Selectors that ask for triplets, and so want a model that has seen the data once."""
+
+
+def _frozen(options: Mapping[str, Any]) -> Any:
+    """Options as tuples: a config can be a key of a dictionary."""
+    return tuple((part, tuple(dict(values).items())) for part, values in options.items() if dict(values))
 
 
 LARGEST = 2**63 - 1
@@ -127,16 +164,75 @@ def _checked(name: str, type_: Any, value: Any, rule: Mapping[str, Any]) -> Any:
     return value
 
 
+OTHER_NAMES = {
+    "learning_rate": "lr", "local_epochs": "epochs", "batch": "batch_size", "clients_per_round": "num_selected",
+    "dataset": "federation", "num_rounds": "rounds", "mu": "prox_mu", "strategy": "aggregator",
+    "t0": "pretraining_rounds",
+}  # fmt: skip
+"""What people call our keys elsewhere: suggested where they do so here."""
+
+
 def from_mapping(values: Mapping[str, Any], where: str = "") -> Config:
-    """A config from keys and values; an unknown key fails and names the nearest known one."""
-    for name in values:
+    """A config from keys and values; an unknown key fails and names the nearest known one.
+
+    A part's own parameters come as a table (`selector = {name = "mine:Mine", temperature = 3}`) or as dotted keys
+    (`selector.temperature`). Configs from before aggregator and objective were two keys (`optimizer`) are understood.
+    """
+    keys, options = _parts(_resolved(values), where)
+    for name in keys:
         if name not in KEYS:
-            near = difflib.get_close_matches(name, KEYS, n=1, cutoff=0.0)[0]
-            raise UserError(f"Unknown key '{name}' in {where or 'the config'}; did you mean '{near}'?")
+            near = OTHER_NAMES.get(name.lower())
+            hint = f"; did you mean '{near}'?" if near else f"{registry.nearest(name, KEYS)}; see docs/running.md."
+            raise UserError(f"Unknown key '{name}' in {where or 'the config'}{hint}")
     try:
-        return Config(**values)
+        return Config(**keys, options=options)
     except UserError as error:
         raise UserError(f"In {where}: {error}" if where else str(error)) from None
+
+
+def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Shorthands and the keys of older configs, as today's keys."""
+    keys = dict(values)
+    if "optimizer" in keys:
+        is_old = {"gce_q", "hcsfed_rate"} <= keys.keys()  # a whole config from before there were aggregators
+        combined = keys.pop("optimizer")
+        if "aggregator" in keys and keys["aggregator"] != combined:
+            raise UserError(
+                f"'optimizer' ({combined}) is another word for 'aggregator' ({keys['aggregator']}): give one."
+            )
+        keys["aggregator"] = combined
+        if is_old and "fedprox" not in str(combined):
+            keys["prox_mu"] = 0.0  # it had its default where it was not used
+        if is_old and keys.get("selector") not in ESTIMATING:
+            keys["pretraining_rounds"] = 0  # likewise
+    shorthand = SHORTHANDS.get(keys["aggregator"]) if isinstance(keys.get("aggregator"), str) else None
+    if shorthand:
+        keys = {**keys, **shorthand, **({"prox_mu": keys["prox_mu"]} if keys.get("prox_mu") else {})}
+    return keys
+
+
+def _parts(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Keys without those of parts, and the parts' own parameters; one that is a key of ours becomes that key."""
+    keys: dict[str, Any] = {}
+    options: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        part, dot, parameter = name.partition(".")
+        if part in PARTS and (dot or isinstance(value, Mapping)):
+            table = {parameter: value} if dot else dict(value)
+            if "name" in table:
+                keys[part] = table.pop("name")
+            for own, setting in table.items():
+                if not isinstance(setting, str | int | float | bool):
+                    raise UserError(
+                        f"'{part}.{own}' in {where or 'the config'} must be text, a number, true or false."
+                    )
+                if own in KEYS and own not in PARTS:
+                    keys[own] = setting
+                else:
+                    options.setdefault(part, {})[own] = setting
+        else:
+            keys[name] = value
+    return keys, options
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -169,9 +265,18 @@ def _value(text: str) -> Any:
 
 
 def to_toml(config: Config) -> str:
-    """The config as a TOML file that `read_toml` reads back."""
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in asdict(config).items()]
-    return "".join(lines).replace("\x7f", "\\u007f")  # all that JSON lets through and TOML does not
+    """The config as a TOML file that `read_toml` reads back: keys first, then a table for each part with parameters."""
+    plain = config.plain()
+    lines = [_line(name, value) for name, value in plain.items() if not isinstance(value, dict)]
+    for part, table in plain.items():
+        if isinstance(table, dict):
+            lines += [f"\n[{part}]\n", *(_line(name, value) for name, value in table.items())]
+    return "".join(lines)
+
+
+def _line(name: str, value: Any) -> str:
+    text = f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
+    return text.replace("\x7f", "\\u007f")  # all that JSON lets through and TOML does not
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
@@ -181,11 +286,10 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 
 
 def settings(config: Config, num_classes: int, num_attributes: int, num_selected: int) -> dict[str, Any]:
-    """All keys for the `build` functions of aggregators, selectors and estimators, the federation's own filled in."""
+    """What the constructors of parts can ask for: every key, the federation's own values filled in."""
     return {
-        **asdict(config),
+        **{name: getattr(config, name) for name in KEYS},
         "num_classes": num_classes,
-        "num_attributes": config.num_attributes or num_attributes,
+        "num_attributes": config.num_attributes or (num_attributes if num_attributes > 1 else 2),
         "num_selected": config.num_selected or num_selected,
-        "evaluation": True,  # estimators also compare themselves with the truth, which decides nothing
     }

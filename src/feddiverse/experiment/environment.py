@@ -6,33 +6,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from feddiverse._version import VERSION
+from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
-from feddiverse.experiment.config import Config
-from feddiverse.federation import Federation
 
 LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors")
-
-
-def starting_weights(config: Config) -> Path | None:
-    """The file a run starts from: the one given; for `mobilenet` the fetched ImageNet weights; None: from scratch."""
-    if config.checkpoint == "none":
-        return None
-    if config.checkpoint:
-        path = Path(config.checkpoint).expanduser()
-        if not path.is_file():
-            raise UserError(f"There is no checkpoint file {path}; give another with --checkpoint.")
-        return path
-    if config.model != "mobilenet":
-        return None
-    from feddiverse.data.sources import find
-
-    if fetched := find("mobilenet"):
-        return fetched
-    raise UserError(
-        "The model 'mobilenet' starts from ImageNet weights, which are not on this machine: run 'feddiverse fetch "
-        "mobilenet', give a file with --checkpoint FILE, or start from scratch with --checkpoint none."
-    )
 
 
 def describe(federation: Federation, weights: Path | None) -> dict[str, Any]:
@@ -40,7 +17,7 @@ def describe(federation: Federation, weights: Path | None) -> dict[str, Any]:
     from feddiverse.models import native  # brings torch: only once a run begins
 
     return {
-        "feddiverse": VERSION,
+        "feddiverse": version("feddiverse"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         **{name: version(name) for name in LIBRARIES},
@@ -76,5 +53,6 @@ def fingerprint(federation: Federation) -> str:
 
 
 def _file_digest(path: Path) -> str:
+    path = path / "checkpoint.safetensors" if path.is_dir() else path
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -3,15 +3,18 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from feddiverse import registry
 from feddiverse.errors import RunError
-from feddiverse.experiment import environment
-from feddiverse.experiment.config import Config, settings
-from feddiverse.messages import Engine, Train, Vector
-from feddiverse.server import aggregation, estimation, quality
+from feddiverse.experiment.config import Config
+from feddiverse.experiment.opening import Opened, open_run
+from feddiverse.experiment.truth import TruthKept, compare
+from feddiverse.messages import Engine, Vector
+from feddiverse.selection.base import Selector
+from feddiverse.server.aggregation import FedAvg
 from feddiverse.server.meter import Meter
+from feddiverse.server.rounds import rounds
 
 Tell = Callable[[str], None]
 
@@ -20,27 +23,15 @@ def estimates(
     config: Config, names: Sequence[str], *, workers: int, device: str, tell: Tell
 ) -> Iterator[dict[str, Any]]:
     """One comparison per estimator, all after the same `pretraining_rounds` of FedAvg with every client."""
-    from feddiverse.data import load_federation
-    from feddiverse.engine.local import LocalEngine
-    from feddiverse.models import ModelSpec, initial_theta
-
-    weights = environment.starting_weights(config)
-    federation = load_federation(
-        config.federation,
-        config.seed,
-        image_size=config.image_size or None,
-        data_dir=Path(config.data_dir).expanduser() if config.data_dir else None,
-    )
-    known = settings(config, federation.num_classes, federation.num_attributes, federation.num_selected)
-    estimators = {name: estimation.build(name, known) for name in names}
-    source = federation.source
-    spec = ModelSpec(config.model, federation.num_classes, source.shape, source.mean, source.std)
-    theta = initial_theta(spec, config.seed, weights)
-    with LocalEngine(federation, spec, workers=workers, device=device) as engine:
-        theta = pretrain(config, engine, theta, tell)
+    opened = open_run(config)
+    estimators = {name: opened.estimator(name) for name in names}
+    engine = registry.find(registry.ENGINE, "local")(opened, workers, device)
+    try:
+        theta = pretrain(opened, engine, tell)
         for name, estimator in estimators.items():
             tell(name)
-            meter, started = Meter(engine), time.perf_counter()
+            truth, started = TruthKept(engine), time.perf_counter()
+            meter = Meter(truth)
             found = estimator.estimate(config.pretraining_rounds + 1, engine.clients, meter.with_theta(theta))
             wall = time.perf_counter() - started
             if not found:
@@ -55,7 +46,7 @@ def estimates(
                 "estimator": name,
                 "pretraining_rounds": config.pretraining_rounds,
                 "seed": config.seed,
-                **quality.compare(found, federation.counts, estimator.confusion),
+                **compare(found, opened.federation.counts, truth.confusion),
                 "seconds": per_client["client_seconds"],
                 "bytes_up": per_client["bytes_up"],
                 "bytes_down": per_client["bytes_down"],
@@ -64,15 +55,15 @@ def estimates(
                 "warnings": estimator.warnings,
                 "triplets": {k: triplet.tolist() for k, triplet in sorted(found.items())},
             }
+    finally:
+        engine.close()
 
 
-def pretrain(config: Config, engine: Engine, theta: Vector, tell: Tell) -> Vector:
-    """T0 rounds of plain FedAvg with every client (paper, Sec. IV-A, step 1)."""
-    task = Train(config.seed, 0, config.epochs, config.batch_size, config.lr, config.momentum, config.weight_decay)
-    average = aggregation.build("fedavg", {"weighting": "equal"})
-    for round in range(1, config.pretraining_rounds + 1):
-        tell(f"pre-training round {round} of {config.pretraining_rounds}")
-        ask = Meter(engine).with_theta(theta)
-        trained = estimation.answers(replace(task, round=round), engine.clients, ask, length=theta.size)
-        theta = average.step(theta, trained)
+def pretrain(opened: Opened, engine: Engine, tell: Tell) -> Vector:
+    """θ after T0 rounds of plain FedAvg with every client (paper, Sec. IV-A, step 1): the loop, and no more of it."""
+    theta, t0 = opened.initial_theta(), opened.config.pretraining_rounds
+    plan = replace(opened.plan, rounds=t0, pretraining_rounds=t0)
+    for done in rounds(engine, Selector(), FedAvg(), None, plan, theta):
+        tell(f"pre-training round {done.round} of {t0}")
+        theta = done.theta
     return theta

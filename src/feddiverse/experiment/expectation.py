@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from feddiverse.data.names import parse, split_of
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.study import Planned, StudyDirectory
-from feddiverse.splits import parse, split_of
 
 # Seconds of one thread per trained sample at 28×28, with the layers in C. A forward pass alone is about a third of it.
 SECONDS_PER_SAMPLE = {"cnn": 3.2e-4, "mobilenet": 1.3e-3}

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from feddiverse import registry
+from feddiverse.data.names import FEDERATIONS, parse
 from feddiverse.errors import UserError
 from feddiverse.experiment import published
 from feddiverse.experiment.config import read_toml
 from feddiverse.experiment.overhead import METHODS as overhead_methods
 from feddiverse.experiment.published import Value
 from feddiverse.experiment.study import Planned, Study
-from feddiverse.splits import FEDERATIONS, SOURCES, parse
 
 SEEDS = (0, 1, 2)
 PRESETS = ("quick", "paper")
@@ -26,7 +27,7 @@ METHODS: dict[str, tuple[str, Settings]] = {
     "feddiverse-paper": ("FedDiverse (paper’s estimator)", {"selector": "feddiverse", "estimator": "paper"}),
     "uniform": ("Uniform random", {"selector": "uniform"}),
     "round_robin": ("Round robin", {"selector": "round_robin"}),
-    "fednova": ("FedNova", {"selector": "everyone", "optimizer": "fednova"}),
+    "fednova": ("FedNova", {"selector": "everyone", "aggregator": "fednova"}),
     "pow_d": ("pow-d", {"selector": "pow_d"}),
     "fedpns": ("FedPNS", {"selector": "fedpns"}),
     "hcsfed": ("HCSFed", {"selector": "hcsfed"}),
@@ -41,8 +42,9 @@ def federations(names: Iterable[str], preset: str, source: str) -> dict[str, str
     Two that become the same (GSC on digits) are run once, as the one whose pictures are nearer (CMNIST).
     """
     source = source or ("digits" if preset == "quick" else "")
-    if source and source not in SOURCES:
-        raise UserError(f"There is no source '{source}'; choose one of {', '.join(SOURCES)}.")
+    known = registry.names(registry.SOURCE)
+    if source and source not in known:
+        raise UserError(f"There is no source '{source}'; choose one of {', '.join(known)}.")
     by_parts = {parts: name for name, parts in FEDERATIONS.items()}
     chosen: dict[str, str] = {}
     for name in names:
@@ -117,7 +119,7 @@ def optimizers(preset: str, source: str, seeds: Sequence[int]) -> Study:
     for optimizer, label in OPTIMIZERS.items():
         for method in ("uniform", "feddiverse", "feddiverse-paper"):
             row = f"{label} · {METHODS[method][0]}"
-            rows[row] = {**METHODS[method][1], "optimizer": optimizer}
+            rows[row] = {**METHODS[method][1], "aggregator": optimizer}
             baselines[row] = f"{label} · {UNIFORM}"
             for column, run in mapping.items():
                 values[row, run] = published.OPTIMIZERS[optimizer, method.removesuffix("-paper"), column]
@@ -159,7 +161,7 @@ def ablation(preset: str, source: str, seeds: Sequence[int]) -> Study:
                 if (t0, matrix, message, o) in published.ABLATION:
                     values[row, OPTIMIZERS[o]] = published.ABLATION[t0, matrix, message, o]
     base = {**_base("ablation", preset), "federation": federation}
-    columns = {OPTIMIZERS[o]: {**base, "optimizer": o} for o in ("fedavg", "fedavgm")}
+    columns = {OPTIMIZERS[o]: {**base, "aggregator": o} for o in ("fedavg", "fedavgm")}
     return Study(
         name="ablation",
         title=f"Ablation on {federation} (the paper’s Table IV)",

@@ -1,19 +1,16 @@
 """What each way to select costs beyond training the chosen clients: the paper's Table II, with what is measured."""
 
-import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feddiverse.experiment.config import Config, from_mapping
-from feddiverse.federation import Federation
+from feddiverse.experiment.opening import Opened
+from feddiverse.experiment.records import describe_federation
 from feddiverse.server.meter import Traffic
 
 if TYPE_CHECKING:
     from feddiverse.engine.local import LocalEngine
-    from feddiverse.models import ModelSpec
 
 COUNTED = ("messages", "bytes_down", "bytes_up", "client_seconds")
 
@@ -38,7 +35,7 @@ METHODS = (
            "∀k: O(n_k|θ|)", "O(K)", in_paper=False),
     Method("Uniform", {"selector": "uniform"}, "0", "0", "0", "O(1)"),
     Method("Round robin", {"selector": "round_robin"}, "0", "0", "0", "O(1)"),
-    Method("FedNova, all clients", {"selector": "everyone", "optimizer": "fednova"}, "∀t", "3 + ∀k∉K': θ_k",
+    Method("FedNova, all clients", {"selector": "everyone", "aggregator": "fednova"}, "∀t", "3 + ∀k∉K': θ_k",
            "O(1) + ∀k∉K': O(n_k|θ|)", "O(K)"),
     Method("pow-d", {"selector": "pow_d"}, "∀t", "1 + ∀k∉K': θ", "∀k∉K': O(n_k|θ|)", "O(K log K)"),
     Method("FedPNS", {"selector": "fedpns"}, "0", "0", "0", "O(K²|θ|²)"),
@@ -75,17 +72,17 @@ def measure(
     values: Mapping[str, Any], rounds: int, methods: tuple[Method, ...] = METHODS, workers: int = 0,
     on_method: Callable[[str], None] = lambda name: None,
 ) -> Iterator[Cost]:  # fmt: skip
-    """Run each method for `rounds` rounds with the config keys `values`, in a folder that is thrown away."""
-    from feddiverse.experiment.run import execute
-    from feddiverse.experiment.run_directory import read_records
+    """Run each method for `rounds` rounds with the config keys `values`."""
+    from feddiverse.experiment.train import carry_out
 
-    with tempfile.TemporaryDirectory(prefix="feddiverse-overhead-") as folder, _OneEngine(workers) as engine:
-        for number, method in enumerate(methods):
+    with _OneEngine(workers) as engine:
+        for method in methods:
             on_method(method.name)
             config = from_mapping({**values, **method.config, "rounds": rounds, "evaluate_every": rounds})
-            run_dir = Path(folder) / str(number)
-            execute(config, run_dir, engine=engine.open)
-            yield cost(method, config, read_records(run_dir), json.loads((run_dir / "federation.json").read_text()))
+            result = carry_out(config, engine=engine.open)
+            yield cost(
+                method, config, result.history, describe_federation(engine.federation, engine.federation.num_selected)
+            )
 
 
 class _OneEngine:
@@ -95,10 +92,11 @@ class _OneEngine:
         self._workers = workers
         self._engine: LocalEngine | None = None
 
-    def open(self, federation: Federation, spec: "ModelSpec") -> "_OneEngine":
-        from feddiverse.engine.local import LocalEngine
+    def open(self, run: Opened, workers: int, device: str) -> "_OneEngine":
+        from feddiverse.engine.local import open_engine
 
-        self._engine = self._engine or LocalEngine(federation, spec, workers=self._workers)
+        self.federation = run.federation
+        self._engine = self._engine or open_engine(run, self._workers)
         self.clients = self._engine.clients
         self.ask = self._engine.ask
         self.evaluate = self._engine.evaluate

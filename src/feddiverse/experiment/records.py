@@ -1,13 +1,18 @@
 """What a run directory says about a run, as plain data."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from feddiverse.federation import Federation
-from feddiverse.server.quality import compare
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse.data.federation import Federation
+from feddiverse.data.names import FEDERATIONS, parse
+from feddiverse.experiment.truth import compare, statistics
+from feddiverse.selection.base import Selector
 from feddiverse.server.rounds import Round
-from feddiverse.server.selection.base import Selector
-from feddiverse.server.selection.statistics import statistics
-from feddiverse.splits import parse
+
+if TYPE_CHECKING:
+    from feddiverse.models import ModelSpec
 
 
 def describe_federation(federation: Federation, num_selected: int) -> dict[str, Any]:
@@ -15,13 +20,19 @@ def describe_federation(federation: Federation, num_selected: int) -> dict[str, 
     return {
         "name": federation.name,
         "source": federation.source.name,
-        "split": "table" if federation.name.startswith("table:") else parse(federation.name)[0],
+        "split": _split(federation.name),
         "counts": federation.counts.tolist(),
+        "client_names": list(federation.names),
         "class_names": list(federation.source.class_names),
         "attribute_names": list(federation.source.attribute_names),
         "num_test": len(federation.test_ids),
         "num_selected": num_selected,
     }
+
+
+def _split(name: str) -> str:
+    """The split a federation was made by; `own` where its clients are the user's."""
+    return "own" if name.startswith("table:") or not (":" in name or name in FEDERATIONS) else parse(name)[0]
 
 
 def as_record(done: Round) -> dict[str, Any]:
@@ -44,13 +55,30 @@ def as_record(done: Round) -> dict[str, Any]:
     }
 
 
-def triplets(selector: Selector, federation: Federation) -> dict[str, Any]:
+def describe_model(spec: "ModelSpec", federation: Federation) -> dict[str, Any]:
+    """`model.json`: what is needed to build the model again and to use it."""
+    return {
+        "model": spec.name,
+        "num_classes": spec.num_classes,
+        "shape": list(spec.shape),
+        "mean": spec.mean and list(spec.mean),
+        "std": spec.std and list(spec.std),
+        "classes": list(federation.classes),
+        "class_names": list(federation.source.class_names),
+        "attribute_names": list(federation.source.attribute_names),
+    }
+
+
+def triplets(
+    selector: Selector, federation: Federation, confusion: NDArray[np.float64] | None = None
+) -> dict[str, Any]:
     """What the selector found out about its clients; beside it, for evaluation only, the truth and how near it is."""
     found = selector.findings()
     if not found.get("triplets"):
         return {}
+    if not federation.attributes_known:
+        return found
     estimated = {int(k): triplet for k, triplet in found["triplets"].items()}
-    confusion = getattr(getattr(selector, "estimator", None), "confusion", None)
     return {**found, "evaluation_only": compare(estimated, federation.counts, confusion)}
 
 

@@ -10,24 +10,26 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from feddiverse import files
 from feddiverse.errors import RunError, UserError
-from feddiverse.experiment import checkpoint, files
-from feddiverse.experiment.config import KEYS, Config, differences, from_mapping, read_toml, to_toml
+from feddiverse.experiment import checkpoint
+from feddiverse.experiment.config import KEYS, PARTS, Config, differences, from_mapping, read_toml, to_toml
 
-NAMED = ("federation", "selector", "optimizer", "seed")
+NAMED = ("federation", "selector", "aggregator", "seed")
 
 
 def run_name(config: Config) -> str:
     """What the run is, in a folder's name: the usual keys, then those that differ from their defaults."""
-    usual = Config(federation=config.federation, optimizer=config.optimizer)
-    parts = [config.federation, config.selector, config.optimizer, f"seed{config.seed}"]
+    usual = Config(federation=config.federation, selector=config.selector, aggregator=config.aggregator)
+    parts = [config.federation, config.selector, config.aggregator, f"seed{config.seed}"]
     parts += [f"{key}{getattr(config, key)}" for key in KEYS
               if key not in NAMED and getattr(config, key) != getattr(usual, key)]  # fmt: skip
+    parts += [f"{name}{value}" for part in PARTS for name, value in config.parameters(part).items()]
     return re.sub(r"[^\w.+]+", "-", "-".join(parts))[:150].strip("-")
 
 
@@ -37,6 +39,25 @@ def read_config(path: Path) -> Config:
     if not file.is_file():
         raise UserError(f"There is no run in {path}: it has no config.toml.")
     return from_mapping(read_toml(file), str(file))
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object in a file, or None where there is no file."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        if not isinstance(content, dict) or not content:
+            raise ValueError("it should hold a JSON object")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); remove it and run again.") from error
+    return content
+
+
+def read_checkpoint(path: Path) -> checkpoint.Snapshot | None:
+    """The last checkpoint of the run in this directory, or None where there is none."""
+    file = path / "checkpoint.safetensors"
+    return checkpoint.unpack(file.read_bytes(), file) if file.exists() else None
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -64,8 +85,9 @@ def _complete_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
 class RunDirectory:
     """The directory of a run that this process, and no other at the same time, works on."""
 
-    def __init__(self, path: Path, config: Config):
-        """Take the directory, making it if need be; refuse the directory of another config."""
+    def __init__(self, path: Path, config: Config, *, extend: bool = False):
+        """Take the directory, making it if need be; refuse the directory of another config, but for more `rounds` where
+        `extend` is set."""
         self.path = path
         self._rounds: IO[bytes] | None = None
         self._lock: IO[bytes] | None = None
@@ -77,13 +99,21 @@ class RunDirectory:
             if self.is_new:
                 self._refuse_foreign_files()
                 files.write(path / "config.toml", to_toml(config).encode())
-            elif differing := differences(asdict(read_config(path)), asdict(config)):
-                raise UserError(
-                    f"{path} holds a run with another config: {', '.join(differing)}; choose another folder with --out."
-                )
+            else:
+                self._take_over(read_config(path), config, extend)
         except BaseException:
             self.close()
             raise
+
+    def _take_over(self, there: Config, config: Config, extend: bool) -> None:
+        """Go on with the run that is there, which must be the same, or the same with fewer rounds."""
+        if extend and replace(there, rounds=config.rounds) == config and config.rounds >= there.rounds:
+            files.write(self.path / "config.toml", to_toml(config).encode())
+        elif differing := differences(there.plain(), config.plain()):
+            raise UserError(
+                f"{self.path} holds a run with another config: {', '.join(differing)}; choose another folder with"
+                " --out."
+            )
 
     def _take_lock(self) -> None:
         """Held as long as this process lives (a record lock: worker processes do not inherit it)."""
@@ -118,7 +148,15 @@ class RunDirectory:
 
     def abandon(self) -> None:
         """Leave no trace of a run that could not even start."""
-        made = ("config.toml", "environment.json", "federation.json", "triplets.json", "rounds.jsonl", ".lock")
+        made = (
+            "config.toml",
+            "environment.json",
+            "federation.json",
+            "model.json",
+            "triplets.json",
+            "rounds.jsonl",
+            ".lock",
+        )
         for name in made:
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
@@ -132,16 +170,7 @@ class RunDirectory:
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON file of the directory, or None where there is none yet."""
-        path = self.path / name
-        try:
-            content: dict[str, Any] = json.loads(path.read_bytes())
-            if not isinstance(content, dict) or not content:
-                raise ValueError("it should hold a JSON object")
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise UserError(f"{path} is damaged ({error}); remove it and run again.") from error
-        return content
+        return read_json(self.path / name)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """One more line in `rounds.jsonl`: all of it or, on a full disk, nothing."""
@@ -159,6 +188,14 @@ class RunDirectory:
                     self._rounds.truncate(end)
                 raise
 
+    def replace_last(self, record: Mapping[str, Any]) -> None:
+        """Another last line in `rounds.jsonl`."""
+        path = self.path / "rounds.jsonl"
+        ends = [end for _, end in _complete_lines(path)]
+        with files.telling(path):
+            os.truncate(path, ends[-2] if len(ends) > 1 else 0)
+        self.append(record)
+
     def write_checkpoint(self, snapshot: checkpoint.Snapshot) -> None:
         """Replace the checkpoint; the lines it counts on are on the disk before it is."""
         with files.telling(self.path / "rounds.jsonl"):
@@ -168,8 +205,8 @@ class RunDirectory:
 
     def go_back_to_checkpoint(self) -> checkpoint.Snapshot | None:
         """The last checkpoint, with `rounds.jsonl` cut to its rounds; None (and no lines) before the first."""
-        path, rounds = self.path / "checkpoint.safetensors", self.path / "rounds.jsonl"
-        snapshot = checkpoint.unpack(path.read_bytes(), path) if path.exists() else None
+        rounds = self.path / "rounds.jsonl"
+        snapshot = read_checkpoint(self.path)
         done = snapshot.round if snapshot else 0
         lines = [(record, end) for record, end in _complete_lines(rounds) if record["round"] <= done]
         if [record["round"] for record, _ in lines] != list(range(1, done + 1)):

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from feddiverse import files
 from feddiverse.errors import UserError
-from feddiverse.experiment import files
 from feddiverse.experiment.config import Config, from_mapping
 from feddiverse.experiment.published import Value
 from feddiverse.experiment.run_directory import read_config

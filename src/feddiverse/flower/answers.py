@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from feddiverse.client import tasks
-from feddiverse.engine import flower_wire as wire
+from feddiverse.data.federation import Samples
 from feddiverse.errors import UserError
-from feddiverse.federation import Samples
+from feddiverse.flower import wire
 from feddiverse.messages import (
     AttributeTriplet,
     FeatureHistogram,
@@ -70,9 +70,7 @@ def _answer(data: Data, num_classes: int, message: Message, context: Context) ->
         reply = _loss(client, losses)
     else:
         pictures: Any = features[:, :, None, None]  # of one pixel and d channels
-        samples = Samples(pictures, labels, np.zeros_like(labels))
-        if isinstance(task, PaperTriplet | AttributeTriplet):
-            task = replace(task, evaluation=False)  # nobody knows the truth here
+        samples = Samples(pictures, labels, None)  # nobody knows the attributes here
         reply = tasks.answer(task, np.empty(0, np.float32), client, samples, HeadOnly(features.shape[1], num_classes))
     return Message(wire.encode_reply(replace(reply, num_examples=len(labels))), reply_to=message)
 

@@ -15,14 +15,15 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 from feddiverse.client.tasks import ANSWERS
-from feddiverse.engine import flower_wire as wire
-from feddiverse.engine.flower import FlowerEngine, Timeouts
+from feddiverse.data.federation import Federation
 from feddiverse.engine.local import LocalEngine
 from feddiverse.engine.machine import choose_device
 from feddiverse.experiment.config import Config, from_mapping
-from feddiverse.experiment.run import execute
+from feddiverse.experiment.opening import Opened
 from feddiverse.experiment.run_directory import run_name
-from feddiverse.federation import Federation
+from feddiverse.experiment.train import carry_out
+from feddiverse.flower import wire
+from feddiverse.flower.engine import FlowerEngine, Timeouts
 from feddiverse.flower.site import open_site
 from feddiverse.messages import Train, Vector
 from feddiverse.models import ModelSpec
@@ -101,14 +102,12 @@ def serve(grid: Grid, context: Context) -> None:
     expected, device = int(values["min_clients"]), str(values["device"])
     out = Path(str(values["out"]) or Path("runs") / run_name(config)).absolute()
 
-    def open_engine(federation: Federation, spec: ModelSpec) -> ServerEngine:
-        return ServerEngine(grid, federation, spec, expected or federation.num_clients, timeouts, device)
+    def open_engine(run: Opened, workers: int, device: str) -> ServerEngine:
+        return ServerEngine(grid, run.federation, run.spec, expected or run.federation.num_clients, timeouts, device)
 
-    result = execute(config, out, engine=open_engine, on_round=report)
-    print(
-        f"Worst-group accuracy {result['worst_group_accuracy']:.2%} after {result['rounds']} rounds; see {out}.",
-        flush=True,
-    )
+    result = carry_out(config, out=out, engine=open_engine, device=device, on_round=report)
+    worst = "" if result.worst_group_accuracy is None else f"Worst-group accuracy {result.worst_group_accuracy:.2%} "
+    print(f"{worst}after {len(result.history)} rounds; see {out}.", flush=True)
 
 
 def report(record: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from feddiverse.data.federation import Federation, Samples
 from feddiverse.errors import UserError
-from feddiverse.federation import Federation, Samples
 from feddiverse.models import ModelSpec
 
 
@@ -17,7 +17,7 @@ def write_partition(path: Path, federation: Federation, client: int) -> None:
     """The samples of one client, with what a model must know of the pictures."""
     samples, source = federation.client(client), federation.source
     about = {"client": client, "num_classes": federation.num_classes, "mean": source.mean, "std": source.std}
-    arrays = {"images": samples.images, "y": samples.y, "a": samples.a}
+    arrays = {"images": samples.x, "y": samples.y, "a": samples.a}
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     save_file(contiguous, path, metadata={"feddiverse": json.dumps(about)})
 
@@ -28,7 +28,7 @@ def read_partition(path: Path, model: str) -> tuple[Samples, ModelSpec]:
         with safe_open(path, framework="numpy") as file:
             about = json.loads(file.metadata()["feddiverse"])
             samples = Samples(file.get_tensor("images"), file.get_tensor("y"), file.get_tensor("a"))
-        shape: tuple[int, int, int] = samples.images.shape[1:]
+        shape: tuple[int, int, int] = samples.x.shape[1:]
         spec = ModelSpec(model, int(about["num_classes"]), shape, tuple(about["mean"]), tuple(about["std"]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is no partition file ({error}): write one with write_partition.") from error

@@ -8,10 +8,10 @@ import numpy as np
 from flwr_datasets.partitioner import Partitioner
 from numpy.typing import ArrayLike, NDArray
 
+from feddiverse import splits
+from feddiverse.data.federation import Ids, deal
 from feddiverse.errors import UserError
-from feddiverse.federation import Ids, deal
 from feddiverse.heterogeneity import Counts, Heterogeneity, measure
-from feddiverse.splits import split_of
 
 
 class CountsPartitioner(Partitioner):  # type: ignore[misc]  # flwr-datasets has no types
@@ -86,7 +86,7 @@ def measure_partitioner(
 
 def _counts(counts: str | ArrayLike, seed: int) -> Counts:
     if isinstance(counts, str):
-        return split_of(f"{counts}:cmnist", seed).counts  # a source for which splits are not scaled
+        return splits.make(counts, seed).counts
     tables = np.asarray(counts)
     if tables.ndim != 3 or not np.issubdtype(tables.dtype, np.integer) or (tables < 0).any():
         raise UserError(f"Counts must be whole numbers [client, label, attribute], not {tables.dtype} {tables.shape}.")

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 from feddiverse.engine.machine import choose_device, usable_cores
 from feddiverse.errors import RunError, UserError
 from feddiverse.experiment.config import Config
-from feddiverse.experiment.run import OpenEngine
-from feddiverse.federation import Federation
+from feddiverse.experiment.opening import Opened
 
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
 
     from feddiverse.flower.apps import ServerEngine
-    from feddiverse.models import ModelSpec
 
 QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -34,8 +32,8 @@ START_SECONDS = 180.0
 STOP_SECONDS = 30.0
 
 
-def opener(config: Config, workers: int = 0, device: str = "auto") -> OpenEngine:
-    """How `experiment.run.execute` opens an engine that simulates the federation of `config` with Flower."""
+def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerEngine":
+    """The engine `flower` for an opened run: its clients simulated by Flower, on this machine."""
     os.environ.update(QUIET)  # read when Flower is imported
     try:
         import flwr  # noqa: F401
@@ -45,12 +43,10 @@ def opener(config: Config, workers: int = 0, device: str = "auto") -> OpenEngine
             f"The engine 'flower' needs Flower ({error}): pip install --constraint constraints.txt '.[flower]' in"
             " feddiverse's repository."
         ) from error
-    return lambda federation, spec: _open(config, federation, spec, workers or usable_cores(), choose_device(device))
-
-
-def _open(config: Config, federation: Federation, spec: "ModelSpec", workers: int, device: str) -> "ServerEngine":
     from feddiverse.flower.apps import ServerEngine
 
+    workers, device = workers or usable_cores(), choose_device(device)
+    config, federation, spec = run.config, run.federation, run.spec
     simulation = Simulation(config, federation.num_clients, workers, device)
 
     class SimulationEngine(ServerEngine):

@@ -6,35 +6,22 @@ from pathlib import Path
 import torch
 
 from feddiverse.client import tasks
-from feddiverse.data import load_federation
 from feddiverse.engine.local import CACHE_BYTES
 from feddiverse.engine.worker import Worker
 from feddiverse.experiment.config import Config
-from feddiverse.federation import Federation
+from feddiverse.experiment.opening import open_run
 from feddiverse.flower.partition_file import read_partition
 from feddiverse.messages import Reply, Task, Vector
-from feddiverse.models import ModelSpec, build
-
-
-def open_federation(config: Config) -> Federation:
-    """The federation a config names."""
-    return load_federation(
-        config.federation,
-        config.seed,
-        image_size=config.image_size or None,
-        data_dir=Path(config.data_dir).expanduser() if config.data_dir else None,
-    )
+from feddiverse.models import build
 
 
 class SimulatedSite:
     """Every client of a federation: in a simulation one process plays many."""
 
     def __init__(self, config: Config, device: str) -> None:
-        federation = open_federation(config)
-        source = federation.source
-        spec = ModelSpec(config.model, federation.num_classes, source.shape, source.mean, source.std)
-        self._sizes = federation.sizes
-        self._worker = Worker(federation, build(spec, device), tasks.answer, CACHE_BYTES)
+        run = open_run(config)
+        self._sizes = run.federation.sizes
+        self._worker = Worker(run.federation, build(run.spec, device), tasks.answer, CACHE_BYTES)
 
     def num_examples(self, client: int) -> int:
         return self._sizes[client]

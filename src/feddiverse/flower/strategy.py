@@ -8,7 +8,7 @@ be known of it. (Showing it a grid of chosen nodes only would make it take a fra
 import functools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from logging import WARNING
 from typing import Any
 
@@ -18,16 +18,15 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from feddiverse import seeding
-from feddiverse.engine import flower_wire as wire
-from feddiverse.engine.flower import FlowerEngine, Notices, Timeouts
+from feddiverse import registry, seeding
 from feddiverse.errors import UserError
+from feddiverse.estimation.base import Oracle
 from feddiverse.experiment.config import Config
+from feddiverse.flower import wire
+from feddiverse.flower.engine import FlowerEngine, Notices, Timeouts
 from feddiverse.messages import Reply, Task, Vector
-from feddiverse.server import selection
-from feddiverse.server.estimation import Oracle
-from feddiverse.server.selection.base import Selector
-from feddiverse.server.selection.hcsfed import HCSFed
+from feddiverse.selection.base import Selector
+from feddiverse.selection.hcsfed import HCSFed
 
 NO_WEIGHTS = ("running_mean", "running_var", "num_batches_tracked")  # what BatchNorm counts, in a state_dict
 
@@ -45,9 +44,12 @@ class Selecting(Strategy):
         selector: str | Selector = "uniform",
         *,
         seed: int = 0,
+        pretraining_rounds: int | None = None,
         query_timeout: float = 600.0,
         **settings: Any,
     ) -> None:
+        """`pretraining_rounds`: rounds in which every client trains before the first choice (default: one for selectors
+        that estimate triplets)."""
         if settings and isinstance(selector, Selector):
             raise UserError(
                 f"The setting '{min(settings)}' cannot reach a selector that is made already: give it to"
@@ -56,6 +58,9 @@ class Selecting(Strategy):
         self.strategy = strategy
         self.selector = selector if isinstance(selector, Selector) else _build(selector, {**settings, "seed": seed})
         _check_answerable(self.selector)
+        if pretraining_rounds is None:
+            pretraining_rounds = int(hasattr(self.selector, "estimator"))
+        self.pretraining_rounds = pretraining_rounds
         self.chosen: dict[int, list[int]] = {}  # round → the clients asked to train
         self._seed = seed
         self._timeouts = Timeouts(query=query_timeout, hello=query_timeout)
@@ -74,7 +79,7 @@ class Selecting(Strategy):
         engine = self._connect(grid)
         engine.greeting = messages[0].content
         clients = engine.clients
-        if server_round <= self.selector.pretraining_rounds:
+        if server_round <= self.pretraining_rounds:
             chosen = sorted(clients)
         else:
             ask = functools.partial(self._ask, engine, messages[0].content)
@@ -119,7 +124,7 @@ class Selecting(Strategy):
         clients = {node: client for client, node in self._engine.nodes.items()} if self._engine else {}
         known = [(clients.get(m.metadata.src_node_id), m) for m in replies]
         ordered = sorted(known, key=lambda pair: (pair[0] is None, pair[0] or 0))
-        if server_round > self.selector.pretraining_rounds and self.chosen.get(server_round):
+        if server_round > self.pretraining_rounds and self.chosen.get(server_round):
             usable = [(c, m) for c, m in ordered if c is not None and not m.has_error()]
             theta = np.empty(0, np.float32) if self._theta is None else self._theta
             self.selector.observe(server_round, theta, _with_steps([_seen(c, m, self._theta) for c, m in usable]))
@@ -175,10 +180,14 @@ class FedDiverse(Selecting):
 
 
 def _build(name: str, settings: dict[str, Any]) -> Selector:
-    defaults = asdict(Config()) | {"num_attributes": 2}
+    defaults = Config(selector=name).plain() | {"num_attributes": 2}
     if unknown := settings.keys() - defaults.keys() - {"num_classes"}:
         raise UserError(f"There is no setting '{min(unknown)}': settings are config keys and num_classes.")
-    return selection.build(name, {**defaults, **settings, "evaluation": False})
+        known: dict[str, Any] = {**defaults, **settings}
+    estimator = known["estimator"]
+    known["estimator"] = registry.Later(lambda: registry.make(registry.ESTIMATOR, estimator, known))
+    made: Selector = registry.make(registry.SELECTOR, name, known)
+    return made
 
 
 def _check_answerable(selector: Selector) -> None:

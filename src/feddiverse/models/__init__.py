@@ -6,11 +6,12 @@
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from feddiverse import seeding
+from feddiverse import registry, seeding
 from feddiverse.messages import Vector
 from feddiverse.models.spec import ModelSpec
 from feddiverse.models.vector import FlatModel
@@ -37,16 +38,11 @@ def initial_theta(spec: ModelSpec, seed: int, checkpoint: Path | None = None) ->
 
 
 def _module(spec: ModelSpec) -> nn.Module:
-    if spec.name == "cnn":
-        from feddiverse.models.cnn import CNN
-        from feddiverse.models.fast_cnn import FastCNN
-
-        return FastCNN(spec.num_classes) if spec.fast else CNN(spec.num_classes)
-    if spec.name == "mobilenet":
-        from feddiverse.models.fast_mobilenet import FastMobileNetV2
-        from feddiverse.models.mobilenet import MobileNetV2
-
-        return FastMobileNetV2(spec.num_classes) if spec.fast else MobileNetV2(spec.num_classes)
+    make: Any = registry.find(registry.MODEL, spec.name) if spec.factory is None else spec.factory
+    if spec.factory is None and spec.name in registry.MODEL.builtin:
+        options = {"fast": spec.fast} if spec.name != "mlp" else {}
+        built: nn.Module = make(spec.num_classes, spec.shape, **options)
+        return built
     from feddiverse.models import custom
 
-    return custom.build(spec.name, spec.num_classes, spec.shape)
+    return custom.build(spec.name, make, spec.num_classes, spec.shape)

@@ -4,6 +4,7 @@ Names differ between libraries, order and shapes do not, so tensors are matched 
 BatchNorm and ours GroupNorm; copying scale and shift kills the features, folding the running statistics does not.
 """
 
+import json
 import pickle
 import re
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ def load_into(module: nn.Module, path: Path) -> None:
 
 def read(path: Path) -> list[Named]:
     """The float tensors of a file in the network's order."""
+    if path.is_dir():
+        return _of_run(path)
     if not path.is_file():
         raise UserError(f"There is no checkpoint {path}: give the path of a .pt, .pth or .safetensors file.")
     try:
@@ -51,6 +54,19 @@ def read(path: Path) -> list[Named]:
     except UNREADABLE as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{path} cannot be read safely as a dictionary of tensors: {reason}") from error
+
+
+def _of_run(path: Path) -> list[Named]:
+    """The tensors of the model that the run in a directory trained."""
+    from feddiverse.models.export import rebuild
+
+    try:
+        about = json.loads((path / "model.json").read_bytes())
+        theta = load_file(path / "checkpoint.safetensors")["theta"]
+        module = rebuild(about, theta.numpy()).module
+    except (*UNREADABLE, KeyError, ValueError) as error:
+        raise UserError(f"The model of the run in {path} cannot be read ({type(error).__name__}: {error}).") from error
+    return list(_float_state(module))
 
 
 def fold(

@@ -16,20 +16,20 @@ class CNN(nn.Module):
     87,810 weights for two classes. Other sizes of pictures are averaged to a 4×4 map.
     """
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, channels: int = 3) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*(_layer(inputs, outputs) for inputs, outputs in pairwise((3, *WIDTHS))))
+        self.layers = nn.Sequential(*(_layer(inputs, outputs) for inputs, outputs in pairwise((channels, *WIDTHS))))
         self.head = nn.Linear(WIDTHS[-1] * SIDE * SIDE, num_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """[n, 3, height, width] → [n, 1792]."""
+        """[n, channels, height, width] → [n, 1792]."""
         maps = self.maps(x)
         if maps.shape[2:] != (SIDE, SIDE):
             maps = functional.adaptive_avg_pool2d(maps, SIDE)
         return maps.flatten(1)
 
     def maps(self, x: Tensor) -> Tensor:
-        """[n, 3, height, width] → [n, 112, height/8, width/8]."""
+        """[n, channels, height, width] → [n, 112, height/8, width/8]."""
         maps: Tensor = self.layers(x)
         return maps
 

@@ -1,50 +1,55 @@
-"""A user's own `nn.Module`, by import path."""
+"""A user's own `nn.Module`: a factory, or a module that is made already."""
 
-import importlib
+import copy
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
 from feddiverse.errors import UserError
 
 
-def build(path: str, num_classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    """The module that `package.module:factory` makes of `(num_classes, shape)`, with `features` and `head`."""
-    make = factory(path)
-    try:
-        module = make(num_classes, shape)
-    except Exception as error:
-        raise UserError(f"{path}({num_classes}, {shape}) failed: {type(error).__name__}: {error}.") from error
+def build(name: str, make: Callable[..., Any] | nn.Module, num_classes: int, shape: tuple[int, ...]) -> nn.Module:
+    """The module that `make` stands for, with `features` and `head`.
+
+    A factory is called with as many of `(num_classes, shape)` as it takes; a module is copied, weights and all.
+    """
+    if isinstance(make, nn.Module):
+        module: Any = copy.deepcopy(make)
+    else:
+        arguments = (num_classes, shape)[: _num_arguments(make)]
+        try:
+            module = make(*arguments)
+        except Exception as error:
+            called = f"{name}({', '.join(map(str, arguments))})"
+            raise UserError(f"{called} failed: {type(error).__name__}: {error}.") from error
     if not isinstance(module, nn.Module):
-        raise UserError(f"{path} gave a {type(module).__name__}; a model factory must return a torch.nn.Module.")
+        raise UserError(f"{name} gave a {type(module).__name__}; a model factory must return a torch.nn.Module.")
     if callable(getattr(module, "features", None)) and isinstance(getattr(module, "head", None), nn.Module):
         return module
-    return WithFeatures(module, path)
+    return WithFeatures(module, name)
 
 
-def factory(path: str) -> Callable[[int, tuple[int, int, int]], object]:
-    """The function itself."""
-    package, _, name = path.partition(":")
-    if not name:
-        raise UserError(f"There is no model named {path!r}: use mobilenet, cnn or package.module:factory.")
-    try:
-        found = getattr(importlib.import_module(package), name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two: no path of a package
-        raise UserError(f"The model {path!r} cannot be imported: {error}.") from error
-    if not callable(found):
-        raise UserError(f"{path} is no function; a model factory is called with (num_classes, shape).")
-    return found  # type: ignore[no-any-return]
+def _num_arguments(make: Callable[..., Any]) -> int:
+    """How many positional arguments a factory wants: those without a default, up to two; any number means two."""
+    parameters = list(inspect.signature(make).parameters.values())
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return 2
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    named = [p for p in positional if p.name in ("num_classes", "shape")]
+    return max(len(named), sum(p.default is p.empty for p in positional))
 
 
 class WithFeatures(nn.Module):
     """Gives `features` and `head` to a module without them: its last Linear layer and what goes into it."""
 
-    def __init__(self, module: nn.Module, path: str) -> None:
+    def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__()
         self.module = module
         linears = [m for m in module.modules() if isinstance(m, nn.Linear)]
         if not linears:
-            raise UserError(f"{path} has no Linear layer: give it `features(x)` and `head`.")
+            raise UserError(f"{name} has no Linear layer: give it `features(x)` and `head`.")
         self._last = [linears[-1]]  # in a list: registered once already, inside `module`
 
     @property

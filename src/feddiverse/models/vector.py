@@ -32,10 +32,11 @@ class FlatModel:
             tensor.data = self.theta[start:end].view(shape)
             if isinstance(tensor, nn.Parameter):
                 tensor.grad = self.grad[start:end].view(shape)
-        # (x/255 − mean)/std as one multiplication and one addition.
-        mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
-        self._scale = (1.0 / (255.0 * std)).view(3, 1, 1).to(device)
-        self._shift = (-mean / std).view(3, 1, 1).to(device)
+        self._scale = self._shift = torch.empty(0)
+        if spec.mean is not None and spec.std is not None:  # (x/255 − mean)/std as one multiplication and one addition
+            mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
+            self._scale = (1.0 / (255.0 * std)).view(-1, 1, 1).to(device)
+            self._shift = (-mean / std).view(-1, 1, 1).to(device)
         self._layout = getattr(module, "input_layout", torch.contiguous_format)
 
     @property
@@ -62,7 +63,10 @@ class FlatModel:
         """A copy of θ."""
         return self.theta.to("cpu", copy=True).numpy()
 
-    def normalise(self, images: Tensor) -> Tensor:
-        """uint8 pictures [n, 3, height, width] → floats on the model's device, ready for `module`."""
-        pixels = images.to(self.device).to(torch.float32, memory_format=self._layout)
+    def normalise(self, x: Tensor) -> Tensor:
+        """uint8 pictures [n, channels, height, width] → floats on the model's device, ready for `module`; floats of any
+        shape are taken as they are."""
+        if self.spec.mean is None:
+            return x.to(self.device, torch.float32)
+        pixels = x.to(self.device).to(torch.float32, memory_format=self._layout)
         return pixels.mul_(self._scale).add_(self._shift)

@@ -5,6 +5,7 @@ Text from data reaches the page only through Jinja2's escaping; figures are SVG 
 
 import re
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from feddiverse._version import VERSION
-from feddiverse.experiment import files
+from feddiverse import files
 from feddiverse.heterogeneity import METRICS, measure, triplet
 from feddiverse.report import federation_figure, figures, reproduce, svg, tables, triplet_figures
 from feddiverse.report.answer import Answer, answers
@@ -96,7 +96,7 @@ def render(results: Results) -> str:
     environment.globals["include_raw"] = lambda name: Markup(_asset(name))
     return environment.get_template("page.html").render(
         results=results,
-        version=VERSION,
+        version=version("feddiverse"),
         sections=sections(results),
         tables=tables.all_tables(results),
         settings=reproduce.settings_tables(results),

@@ -9,7 +9,7 @@ from feddiverse.report.runs import Run
 from feddiverse.report.table import Cell, Table
 
 # Keys with an option of their own; all others are given by --set.
-OPTIONS = ("federation", "selector", "optimizer", "rounds", "seed")
+OPTIONS = ("federation", "selector", "aggregator", "rounds", "seed")
 
 
 def command(config: dict[str, Any]) -> str:

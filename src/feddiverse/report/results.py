@@ -152,7 +152,7 @@ def _notes(stands_for: Mapping[str, str], columns: Iterable[str], has_published:
 def _arrange(path: Path, found: list[Run]) -> Results:
     """Loose runs as a table: federations are columns, whatever else differs between them (but the seed) names rows."""
     differing = differing_settings([run.config for run in found]) - {"seed", "federation"}
-    names = ["selector", "optimizer", *sorted(differing - {"selector", "optimizer"})]
+    names = ["selector", "aggregator", *sorted(differing - {"selector", "aggregator"})]
     by_place: dict[Place, dict[int, Run]] = {}
     for run in found:
         parts = [str(run.config["selector"])]
@@ -179,4 +179,4 @@ def differing_settings(configs: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def _named(key: str, value: Any) -> str:
-    return str(value) if key in {"optimizer", "estimator", "model"} else f"{key} {value}"
+    return str(value) if key in {"aggregator", "estimator", "model"} else f"{key} {value}"

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.errors import UserError
+from feddiverse.experiment.truth import SelectionStatistics, statistics
 from feddiverse.heterogeneity import triplet
-from feddiverse.server.selection.statistics import SelectionStatistics, statistics
 
 Floats = NDArray[np.float64]
 

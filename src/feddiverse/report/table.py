@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from feddiverse.experiment import files
+from feddiverse import files
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from feddiverse.experiment.truth import correlation
 from feddiverse.report.figures import panel_grid, styled, wrapped
 from feddiverse.report.runs import Run
 from feddiverse.report.svg import GRID, INK, MARKERS, MUTED, PALETTE
-from feddiverse.server.quality import correlation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

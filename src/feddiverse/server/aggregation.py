@@ -1,13 +1,11 @@
 """How clients' weights θ_k become the next θ. One streaming pass: never more than one reply in memory.
 
 Sums are float64 in the order of the replies, which the engine keeps: the result does not depend on who answers first.
-Every aggregator moves θ along an average update d of its clients: how d is averaged (`_average`) and what the
-server does with it (`_move`) is all they differ in.
+Every aggregator moves θ along an average update d of its clients: how d is averaged (`average`) and what the server
+does with it (`move`) is all they differ in.
 """
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +19,30 @@ WEIGHTINGS: dict[str, Weigh] = {"equal": lambda reply: 1.0, "samples": lambda re
 
 
 class Aggregator:
-    """FedAvg (McMahan et al., 2017), and the base of the others. With no reply at all, θ stays as it is."""
+    """The base of all: θ moves by the mean update. With no reply at all, θ stays as it is.
+
+    One's own overrides `move` (what the server does with the mean update), `average` (what is averaged), or all of
+    `step`; what it remembers between rounds goes through `state` and `restore`.
+
+    >>> class HalfStep(Aggregator):
+    ...     def move(self, update):
+    ...         return 0.5 * update
+    >>> reply = Reply(client=0, vector=np.array([2.0, 4.0], np.float32))
+    >>> HalfStep().step(np.zeros(2, np.float32), [reply]).tolist()
+    [1.0, 2.0]
+    """
 
     def __init__(self, weighting: str = "equal"):
         self._weigh = WEIGHTINGS[weighting]
 
     def step(self, theta: Vector, replies: Iterable[Reply]) -> Vector:
         """The next θ. `replies` are usable: a finite vector of θ's length each. `theta` itself is not changed."""
-        update = self._average(theta, replies)
+        update = self.average(theta, replies)
         if update is None:
             return theta
-        return np.add(theta, self._move(update), out=np.empty_like(theta), casting="same_kind")  # summed in float64
+        return np.add(theta, self.move(update), out=np.empty_like(theta), casting="same_kind")  # summed in float64
 
-    def _average(self, theta: Vector, replies: Iterable[Reply]) -> Update | None:
+    def average(self, theta: Vector, replies: Iterable[Reply]) -> Update | None:
         """θ̄ − θ, with θ̄ the weighted mean of θ_k."""
         total = np.zeros(theta.size)
         weight = 0.0
@@ -47,7 +56,7 @@ class Aggregator:
         total -= theta
         return total
 
-    def _move(self, update: Update) -> Update:
+    def move(self, update: Update) -> Update:
         """The server's own step for an average update."""
         return update
 
@@ -65,6 +74,10 @@ def _weights(reply: Reply) -> Vector:
     return reply.vector
 
 
+class FedAvg(Aggregator):
+    """The mean of the clients' weights (McMahan et al., 2017)."""
+
+
 class FedAvgM(Aggregator):
     """Server momentum (Hsu et al., 2019): m ← β m + (θ̄ − θ), θ ← θ + η m."""
 
@@ -73,7 +86,7 @@ class FedAvgM(Aggregator):
         self._lr, self._beta = server_lr, server_momentum
         self._m: Update | None = None
 
-    def _move(self, update: Update) -> Update:
+    def move(self, update: Update) -> Update:
         self._m = update if self._m is None else self._beta * self._m + update
         return self._lr * self._m
 
@@ -102,7 +115,7 @@ class FedNova(FedAvgM):
         super().__init__(weighting, server_lr, server_momentum)
         self._local_momentum = momentum
 
-    def _average(self, theta: Vector, replies: Iterable[Reply]) -> Update | None:
+    def average(self, theta: Vector, replies: Iterable[Reply]) -> Update | None:
         """τ_eff Σ p_k (θ_k − θ) / ‖a_k‖₁, with p_k = w_k / Σ w."""
         total = np.zeros(theta.size)
         weight = walked = 0.0
@@ -138,7 +151,7 @@ class FedOpt(Aggregator):
         self._m: Update | None = None
         self._v: Update | None = None
 
-    def _move(self, update: Update) -> Update:
+    def move(self, update: Update) -> Update:
         m = np.zeros_like(update) if self._m is None else self._m
         v = np.full_like(update, self._tau**2) if self._v is None else self._v
         self._m = self._beta1 * m + (1 - self._beta1) * update
@@ -177,22 +190,3 @@ class FedAdagrad(FedOpt):
 
     def _second_moment(self, v: Update, squared: Update) -> Update:
         return v + squared
-
-
-AGGREGATORS: dict[str, type[Aggregator]] = {
-    "fedavg": Aggregator,
-    "fedavgm": FedAvgM,
-    "fedprox": Aggregator,  # FedProx changes the client's loss only
-    "fedavgm+fedprox": FedAvgM,
-    "fednova": FedNova,
-    "fedadam": FedAdam,
-    "fedyogi": FedYogi,
-    "fedadagrad": FedAdagrad,
-}
-
-
-def build(name: str, settings: Mapping[str, Any]) -> Aggregator:
-    """The aggregator of an optimizer's name, given those of the settings that its constructor names."""
-    kind = AGGREGATORS[name]
-    wanted = inspect.signature(kind).parameters
-    return kind(**{key: value for key, value in settings.items() if key in wanted})

@@ -57,7 +57,7 @@ class Meter:
         """Remember that a client gave no answer that can be used."""
         self._useless.setdefault(kind(task), {})[client] = why
 
-    def complaints(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """One sentence for each kind of question that some clients left without a usable answer."""
         sentences = []
         for name, reasons in self._useless.items():

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feddiverse import design, heterogeneity, seeding
+from feddiverse import heterogeneity, registry, seeding
 from feddiverse.errors import UserError
 from feddiverse.heterogeneity import Counts
+from feddiverse.splits import design
 from feddiverse.splits.paper import PAPER, SPLITS, Split
 
 Rng = np.random.Generator
@@ -36,8 +37,8 @@ def shards(
     if samples < clients * per_client:
         raise UserError(f"{clients} clients with {per_client} shards each need more than {samples} samples.")
     pieces = np.array_split(_pool(samples, classes * attributes), clients * per_client)
-    hands = rng.permutation(len(pieces)).reshape(clients, per_client)
-    return Split(_tables([np.concatenate([pieces[i] for i in hand]) for hand in hands], classes, attributes))
+    dealt = rng.permutation(len(pieces)).reshape(clients, per_client)
+    return Split(_tables([np.concatenate([pieces[i] for i in own]) for own in dealt], classes, attributes))
 
 
 def dirichlet(
@@ -80,17 +81,15 @@ def designed(
     return Split(found.counts, targets={name: t for name, t in targets.items() if not math.isnan(t)})
 
 
-KINDS: dict[str, Callable[..., Split]] = {"iid": iid, "shards": shards, "dirichlet": dirichlet, "design": designed}
-
-
 def make(text: str, seed: int) -> Split:
     """The split that a text such as `dirichlet(alpha=0.3,clients=20)` stands for."""
     kind, opening, inside = text.partition("(")
     if opening and not inside.endswith(")"):
         raise UserError(f"The split '{text}' lacks its closing parenthesis at the end.")
-    options = _options(text, inside[:-1], {"select": 9} | _defaults(KINDS[kind]))
+    rule: Callable[..., Split] = registry.find(registry.SPLIT, kind)
+    options = _options(text, inside[:-1], {"select": 9} | _defaults(rule))
     num_selected = options.pop("select")
-    split = KINDS[kind](seeding.rng(seed, "split"), **options)
+    split = rule(seeding.rng(seed, "split"), **options)
     return replace(split, num_selected=min(num_selected, len(split.counts)))
 
 
@@ -117,9 +116,9 @@ def _options(text: str, inside: str, defaults: dict[str, Any]) -> dict[str, Any]
             raise UserError(f"'alpha' in '{text}' must be positive.")
         if isinstance(number, float) and key != "alpha" and not 0 <= number <= 1:
             raise UserError(f"'{key}' in '{text}' must lie between 0 and 1.")
-    if options["samples"] < options["clients"]:
+    if options.get("samples", math.inf) < options.get("clients", 1):
         raise UserError(f"'{text}' has fewer samples ({options['samples']}) than clients ({options['clients']}).")
-    if math.prod(options[key] for key in ("clients", "classes", "attributes")) > LARGEST:
+    if math.prod(options.get(key, 1) for key in ("clients", "classes", "attributes")) > LARGEST:
         raise UserError(f"'{text}' asks for more than {LARGEST} counts: use fewer clients, classes or attributes.")
     return options
 
@@ -134,7 +133,7 @@ def _pool(samples: int, num_groups: int) -> NDArray[np.int64]:
     return np.repeat(np.arange(num_groups), _even(samples, num_groups))
 
 
-def _tables(hands: list[NDArray[np.int64]], classes: int, attributes: int) -> Counts:
+def _tables(clients: list[NDArray[np.int64]], classes: int, attributes: int) -> Counts:
     """Counts of clients that hold samples of these groups (group = class · attributes + attribute)."""
-    rows = [np.bincount(hand, minlength=classes * attributes) for hand in hands]
-    return np.array(rows).reshape(len(hands), classes, attributes)
+    rows = [np.bincount(groups, minlength=classes * attributes) for groups in clients]
+    return np.array(rows).reshape(len(clients), classes, attributes)

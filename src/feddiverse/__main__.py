@@ -1,0 +1,5 @@
+"""`python -m feddiverse`."""
+
+from feddiverse.cli import main
+
+main()

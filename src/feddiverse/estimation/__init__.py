@@ -1,0 +1,1 @@
+"""How the server learns triplets, attributes and group sums: `oracle` (experiments only), `paper`, `consensus`."""

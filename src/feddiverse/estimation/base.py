@@ -1,0 +1,70 @@
+"""How the server comes to know each client's triplet [CI, AI, SC] (paper, Sec. IV-A): one small seam, three ways."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse.heterogeneity import triplet
+from feddiverse.messages import Ask, Plain, TrueMatrix
+from feddiverse.server.replies import answers, check_counts
+
+Triplet = NDArray[np.float64]  # [ci, ai, sc]
+Matrix = NDArray[np.float64]  # [class, attribute]
+
+
+class Estimator:
+    """Finds triplets of clients. Called again for clients that come late; what was learnt is kept as plain data.
+
+    `gives_matrices`: whether it can give `matrices`: client → its (estimated) interaction matrix, with attributes that
+    mean the same on every client. They are None where it cannot, nobody answered yet, or `wants_matrices` is not set.
+    `warnings`: what a reader of the triplets should know, one sentence each.
+    """
+
+    gives_matrices: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.wants_matrices = False  # a selector that needs whole matrices says so: they tell more than three numbers
+        self.matrices: dict[int, Matrix] | None = None
+        self.warnings: list[str] = []
+
+    def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
+        """Triplets of `clients` (id → number of samples); clients that failed to answer are left out."""
+        raise NotImplementedError
+
+    def state(self) -> Plain:
+        """What must be remembered between rounds."""
+        state: Plain = {"warnings": list(self.warnings)}
+        if self.matrices is not None:
+            state["matrices"] = {str(k): matrix for k, matrix in self.matrices.items()}
+        return state
+
+    def restore(self, state: Plain) -> None:
+        """Take back what `state` gave."""
+        self.warnings = list(state["warnings"])
+        if "matrices" in state:
+            self.matrices = {int(k): np.asarray(m, dtype=np.float64) for k, m in state["matrices"].items()}
+
+
+class Oracle(Estimator):
+    """The true matrices. An upper bound for experiments: no real federation knows them."""
+
+    gives_matrices = True
+
+    def __init__(self, seed: int, num_classes: int, num_attributes: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.shape = (num_classes, num_attributes)
+
+    def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
+        self.matrices = self.matrices or {}
+        found = {}
+        question, length = TrueMatrix(self.seed, round, self.shape[1]), math.prod(self.shape)
+        for reply in answers(question, clients, ask, length=length, check=check_counts):
+            assert reply.vector is not None
+            matrix = reply.vector.astype(np.float64).reshape(self.shape)
+            self.matrices[reply.client] = matrix
+            found[reply.client] = triplet(matrix)
+        return found

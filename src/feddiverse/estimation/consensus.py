@@ -1,0 +1,190 @@
+"""The consensus estimator: an attribute that all clients mean alike, read off what differs between them.
+
+Three questions, one forward pass each, nothing trained (docs/estimators.md has the messages and their sizes):
+1. moments of features, summed over clients → the directions in which clients differ;
+2. histograms along these, summed over clients → where each attribute value lies;
+3. each client counts its samples and sends its triplet.
+Why three: where values lie can only be asked when the directions are known, and counted when both are.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse import seeding
+from feddiverse.estimation.base import Estimator, Triplet
+from feddiverse.estimation.directions import Directions, Mixture, Scatter, find_directions, fit, num_features
+from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain, Reply
+from feddiverse.server.replies import TRIPLET, answers, check_triplet, triplet_in
+
+Floats = NDArray[np.float64]
+Reading = dict[str, NDArray[np.float32]]
+"""How to read the attribute off projected features: fields of `AttributeTriplet`."""
+
+REACH = 5.0  # standard deviations that the grid covers on either side
+MAX_CELLS = 4096
+MAX_BINS = 128
+WEAK = (
+    1.6  # strength up to which clients are taken to differ by chance: shuffled real ones reach 1.4, others 2.4 and more
+)
+TOO_FEW_ANSWERED = (
+    "Too few clients answered for the consensus estimator to compare them: it gives no triplets yet, and asks again."
+)
+NEAR = 2.0  # standard deviations: attribute values nearer than this cannot be told apart well
+
+
+class Consensus(Estimator):
+    """Learns once how to read the attribute, from the first clients; those who come late are read the same way."""
+
+    gives_matrices = True
+
+    def __init__(
+        self,
+        seed: int,
+        num_classes: int,
+        num_attributes: int = 2,
+        consensus_dimensions: int = 256,
+    ) -> None:
+        super().__init__()
+        self.seed = seed
+        self.num_classes = num_classes
+        self.num_attributes = num_attributes
+        self.dimensions = consensus_dimensions
+        self.reading: Reading | None = None
+
+    def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
+        reading = self._learn(round, clients, ask) if self.reading is None else self.reading
+        if reading is None:
+            return {}
+        matrix = self.wants_matrices and reading is self.reading  # all matrices have the attributes of one reading
+        task = AttributeTriplet(
+            self.seed,
+            round,
+            self.dimensions,
+            **reading,
+            matrix=matrix,
+        )
+        found = {}
+        cells = reading["shares"].size if matrix else 0
+        for reply in answers(task, clients, ask, length=cells, metrics=TRIPLET, check=check_triplet):
+            found[reply.client] = triplet_in(reply)
+            if reply.vector is not None:
+                self.matrices = self.matrices or {}
+                self.matrices[reply.client] = reply.vector.astype(np.float64).reshape(self.num_classes, -1)
+        return found
+
+    def _learn(self, round: int, clients: Mapping[int, int], ask: Ask) -> Reading | None:
+        """How to read the attribute off projected features; kept for later, unless too little was there to learn from.
+
+        None: too few answered.
+        """
+        moments = FeatureMoments(self.seed, round, self.dimensions)
+        scatter = Scatter.of(answers(moments, clients, ask, check=self._check_moments), self.num_classes)
+        self.warnings = [warning for warning in self.warnings if warning != TOO_FEW_ANSWERED]
+        if scatter is None:
+            return None
+        if self.num_attributes > 1 and not scatter.can_be_compared:
+            if scatter.num_clients < len(clients):
+                self.warnings.append(TOO_FEW_ANSWERED)
+                return None
+            self._warn(
+                "There are too few clients or samples for the consensus estimator to compare: CI is exact, AI and SC"
+                " are given as 0."
+            )
+            return self._one_attribute(scatter)  # not kept: with those who come late there may be enough
+        self.reading = self._read(scatter, round, clients, ask)
+        return self.reading
+
+    def _read(self, scatter: Scatter, round: int, clients: Mapping[int, int], ask: Ask) -> Reading | None:
+        """The fields of `AttributeTriplet`; None: nobody answered the second question."""
+        if self.num_attributes < 2:
+            return self._one_attribute(scatter)
+        directions = find_directions(scatter, self.num_attributes - 1, self.seed)
+        if directions.strength <= WEAK:
+            self._warn(
+                "The consensus estimator sees no attribute: clients differ no more than chance explains, as when all"
+                " have the same attribute mix. CI is exact, AI and SC are given as 0."
+            )
+            return self._one_attribute(scatter)
+        axes, origin = standardise(directions, scatter)
+        mixture = self._find_values(
+            FeatureHistogram(
+                self.seed,
+                round,
+                self.dimensions,
+                directions=axes.astype(np.float32),
+                origin=origin.astype(np.float32),
+                bins=num_bins(axes.shape[1]),
+                reach=REACH,
+            ),
+            clients,
+            ask,
+        )
+        if mixture is None:
+            return None
+        if mixture.separation < NEAR:
+            self._warn(
+                f"The attribute's values are only {mixture.separation:.1f} standard deviations apart in the model's"
+                " features: expect many samples to be counted under a wrong one."
+            )
+        whiten = np.linalg.inv(np.linalg.cholesky(mixture.covariance)).T
+        fields = {
+            "directions": axes @ whiten,
+            "origin": origin @ whiten,
+            "centres": (mixture.centres[None] + mixture.offsets[:, None]) @ whiten,
+            "shares": mixture.shares,
+        }
+        return {name: values.astype(np.float32) for name, values in fields.items()}
+
+    def _check_moments(self, reply: Reply) -> str | None:
+        size = 0 if reply.vector is None else reply.vector.size
+        return None if num_features(size, self.num_classes) else f"{size:,} numbers are no moments of features"
+
+    def _find_values(self, task: FeatureHistogram, clients: Mapping[int, int], ask: Ask) -> Mixture | None:
+        """Where the attribute's values lie, from the sum of all clients' histograms. None: nobody answered."""
+        q = task.origin.size
+        counts = np.zeros(self.num_classes * task.bins**q)
+        for reply in answers(task, clients, ask, length=counts.size):
+            counts += reply.vector
+        counts = counts.reshape(self.num_classes, -1)
+        middles = ((np.arange(task.bins) + 0.5) * 2 / task.bins - 1) * task.reach
+        points = np.stack(np.meshgrid(*[middles] * q, indexing="ij"), axis=-1).reshape(-1, q)
+        filled = counts.sum(axis=0) > 0
+        if not filled.any():
+            return None
+        seed = seeding.integer(self.seed, "attribute values")
+        return fit(points[filled], counts[:, filled], self.num_attributes, seed)
+
+    def _warn(self, warning: str) -> None:
+        """Once is enough."""
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
+    def _one_attribute(self, scatter: Scatter) -> Reading:
+        """A reading under which every sample has the same, only, attribute."""
+        d = len(scatter.within)
+        shapes = {"directions": (d, 1), "origin": (1,), "centres": (self.num_classes, 1, 1)}
+        blank = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        return blank | {"shares": np.ones((self.num_classes, 1), np.float32)}
+
+    def state(self) -> Plain:
+        return super().state() | ({} if self.reading is None else {"reading": dict(self.reading)})
+
+    def restore(self, state: Plain) -> None:
+        super().restore(state)
+        if "reading" in state:
+            self.reading = {name: np.asarray(values, np.float32) for name, values in state["reading"].items()}
+
+
+def standardise(directions: Directions, scatter: Scatter) -> tuple[Floats, Floats]:
+    """Axes [d, q] and origin [q] such that coordinates have mean 0 and unit covariance over all samples."""
+    covariance = directions.axes.T @ scatter.covariance @ directions.axes
+    values, vectors = np.linalg.eigh(covariance)
+    axes = directions.axes @ (vectors / np.sqrt(np.maximum(values, 1e-12 * values.max())))
+    return axes, scatter.mean @ axes
+
+
+def num_bins(q: int) -> int:
+    """Bins on each of q axes, so that the grid has `MAX_CELLS` cells at most: 128, 64², 16³, 8⁴, 5⁵, …"""
+    return max(2, min(MAX_BINS, int(MAX_CELLS ** (1 / q) + 1e-9)))

@@ -1,0 +1,174 @@
+"""All that a run needs, opened in one place: the federation, the model, the starting weights, the parts.
+
+A config names them; from Python they may be objects instead (`Objects`), which then stand in the place of the name.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from feddiverse import registry
+from feddiverse.data import open_federation
+from feddiverse.data.federation import Federation
+from feddiverse.errors import UserError
+from feddiverse.estimation.base import Estimator
+from feddiverse.experiment.config import PARTS, Config, settings
+from feddiverse.messages import Train, Vector
+from feddiverse.selection.base import Selector
+from feddiverse.server.aggregation import Aggregator, FedAvg
+from feddiverse.server.rounds import Plan
+
+if TYPE_CHECKING:  # it brings torch: a run's directory is made before that is loaded
+    from feddiverse.models import ModelSpec
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What only Python can give: the data itself, a model or its factory, classes or objects of parts."""
+
+    federation: Federation | None = None
+    model: Any = None
+    parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "estimator"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A config with what its names stand for. Parts are made anew at each call: they keep a run's state."""
+
+    config: Config
+    objects: Objects
+    federation: Federation
+    weights: Path | None  # a file or a run directory to start from
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What constructors of parts may ask for."""
+        federation = self.federation
+        known = settings(self.config, federation.num_classes, federation.num_attributes, federation.num_selected)
+        return {**known, "estimator": registry.Later(self.estimator)}
+
+    @cached_property
+    def spec(self) -> "ModelSpec":
+        """The model, as plain data."""
+        from feddiverse.models import ModelSpec
+
+        source = self.federation.source
+        return ModelSpec(
+            self.config.model, self.federation.num_classes, source.shape, source.mean, source.std,
+            factory=self.objects.model,
+        )  # fmt: skip
+
+    def initial_theta(self) -> Vector:
+        """θ₀."""
+        from feddiverse.models import initial_theta
+
+        return initial_theta(self.spec, self.config.seed, self.weights)
+
+    def selector(self) -> Selector:
+        made: Selector = self._part("selector")
+        return made
+
+    def aggregator(self) -> Aggregator:
+        made: Aggregator = self._part("aggregator")
+        return made
+
+    def estimator(self, name: str = "") -> Estimator:
+        """The config's estimator, or another one by name."""
+        made: Estimator = registry.make(registry.ESTIMATOR, name, self.settings) if name else self._part("estimator")
+        return made
+
+    def _part(self, key: str) -> Any:
+        part = self.objects.parts.get(key, getattr(self.config, key))
+        made = registry.make(PARTS[key], part, self.settings, self.config.parameters(key))
+        return copy.deepcopy(made) if made is part else made  # a run keeps its state to itself
+
+    @property
+    def plan(self) -> Plan:
+        config = self.config
+        return Plan(
+            train=Train(
+                seed=config.seed,
+                round=0,
+                epochs=config.epochs,
+                batch_size=config.batch_size,
+                lr=config.lr,
+                momentum=config.momentum,
+                weight_decay=config.weight_decay,
+                prox_mu=config.prox_mu,
+            ),
+            rounds=config.rounds,
+            num_selected=self.settings["num_selected"],
+            evaluate_every=config.evaluate_every,
+            pretraining_rounds=config.pretraining_rounds,
+            pretraining=FedAvg(config.weighting),
+        )
+
+
+def open_run(config: Config, objects: Objects | None = None) -> Opened:
+    """Open what the config names. Mistakes are told before anything slow starts: names, then data, then weights."""
+    objects = objects or Objects()
+    check_names(config, objects)
+    if objects.federation is None and config.federation == "arrays":
+        raise UserError(
+            "The data of this run were arrays in memory: go on with it in Python, by the same fd.train(…, out=…)."
+        )
+    federation = objects.federation or open_federation(
+        config.federation, config.seed, image_size=config.image_size, data_dir=config.data_dir
+    )
+    if config.num_selected > federation.num_clients:
+        raise UserError(
+            f"num_selected is {config.num_selected}, but {federation.name} has {federation.num_clients} clients:"
+            f" choose at most {federation.num_clients}."
+        )
+    return Opened(config, objects, federation, starting_weights(config))
+
+
+def check_names(config: Config, objects: Objects | None = None) -> None:
+    """Refuse parts, parameters and federations that do not exist. Data may still be missing."""
+    objects = objects or Objects()
+    if objects.federation is None and not config.federation.startswith("table:") and config.federation != "arrays":
+        from feddiverse.data.names import split_of
+
+        split_of(config.federation, config.seed)
+    known = settings(config, num_classes=2, num_attributes=2, num_selected=1)
+    for key, kind in PARTS.items():
+        if key not in objects.parts:
+            registry.find(kind, getattr(config, key))
+    if objects.model is None:
+        registry.find(registry.MODEL, config.model)
+    later = registry.Later(lambda: _estimator(config, objects, known))
+    if "selector" not in objects.parts:
+        registry.make(registry.SELECTOR, config.selector, {**known, "estimator": later}, config.parameters("selector"))
+    if "aggregator" not in objects.parts:
+        registry.make(registry.AGGREGATOR, config.aggregator, known, config.parameters("aggregator"))
+    if config.parameters("estimator") and "estimator" not in objects.parts:
+        later.make()
+
+
+def _estimator(config: Config, objects: Objects, known: dict[str, Any]) -> Any:
+    part = objects.parts.get("estimator", config.estimator)
+    return registry.make(registry.ESTIMATOR, part, known, config.parameters("estimator"))
+
+
+def starting_weights(config: Config) -> Path | None:
+    """What a run starts from: the file or run directory given; for `mobilenet` the fetched ImageNet weights; None: from
+    scratch."""
+    if config.checkpoint == "none":
+        return None
+    if config.checkpoint:
+        path = Path(config.checkpoint).expanduser()
+        if not (path.is_file() or (path / "checkpoint.safetensors").is_file()):
+            raise UserError(f"There is no checkpoint file and no finished run {path}; give another with --checkpoint.")
+        return path
+    if config.model != "mobilenet":
+        return None
+    from feddiverse.data.sources import find
+
+    if fetched := find("mobilenet"):
+        return fetched
+    raise UserError(
+        "The model 'mobilenet' starts from ImageNet weights, which are not on this machine: run 'feddiverse fetch "
+        "mobilenet', give a file with --checkpoint FILE, or start from scratch with --checkpoint none."
+    )

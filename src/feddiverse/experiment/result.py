@@ -1,0 +1,188 @@
+"""What a run gives back: its history, its numbers, and the trained model, in memory or read from a run directory."""
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike, NDArray
+
+from feddiverse.data.arrays import as_samples
+from feddiverse.errors import UserError
+from feddiverse.experiment.run_directory import read_checkpoint, read_config, read_json, read_records
+from feddiverse.messages import Vector
+
+if TYPE_CHECKING:  # none of them is needed to look at numbers
+    import pandas
+    from matplotlib.figure import Figure
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Result:
+    """A trained federation. Accuracies are those of the last evaluation; None where there was no test set.
+
+    >>> import feddiverse as fd
+    >>> result = fd.train("digits-gsc", rounds=1, num_selected=2, workers=1)
+    >>> result.predict(fd.federation("digits-gsc").test(0, 3).x).shape
+    (3,)
+    """
+
+    summary: dict[str, Any]  # what `result.json` says
+    history: list[dict[str, Any]]  # one record a round, as `rounds.jsonl` has them
+    theta: Vector
+    about: dict[str, Any]  # what `model.json` says
+    triplets: dict[str, Any] = field(default_factory=dict)
+    factory: Any = None
+    run_dir: Path | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Result":
+        """The finished run in a directory."""
+        path = Path(path).expanduser()
+        read_config(path)  # says so if there is no run
+        summary = read_json(path / "result.json")
+        if summary is None:
+            raise UserError(f"The run in {path} is not finished: go on with 'feddiverse run --resume {path}'.")
+        about = read_json(path / "model.json") or _about_of_old(path)
+        found = read_json(path / "triplets.json") or {}
+        return cls({**summary, "run_dir": str(path)}, read_records(path), _theta_of(path), about, found, None, path)
+
+    @property
+    def accuracy(self) -> float | None:
+        accuracy: float | None = self.summary["accuracy"]
+        return accuracy
+
+    @property
+    def worst_group_accuracy(self) -> float | None:
+        worst: float | None = self.summary["worst_group_accuracy"]
+        return worst
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """Accuracy of each (class, attribute)."""
+        return self.summary["groups"] or []
+
+    @property
+    def theta_sha256(self) -> str:
+        """Same settings and same data, same digest."""
+        return str(self.summary["theta_sha256"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Every setting of the run."""
+        return dict(self.summary["config"])
+
+    @cached_property
+    def model(self) -> "nn.Module":
+        """The trained model, in evaluation mode. It takes samples as `predict` prepares them: normalised floats."""
+        module: nn.Module = self._flat.module
+        return module
+
+    @cached_property
+    def _flat(self) -> Any:
+        from feddiverse.models.export import rebuild
+
+        return rebuild(self.about, self.theta, self.factory)
+
+    def predict(self, x: ArrayLike) -> NDArray[Any]:
+        """The class of each sample, as the labels were given. `x` is as in training: uint8 pictures or floats."""
+        from feddiverse.models.export import predict
+
+        return predict(self._flat, self.about, as_samples(x))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model as named tensors (safetensors), with class names, shape and normalisation."""
+        from feddiverse.models.export import save
+
+        return save(Path(path).expanduser(), self._flat, {**self.about, "theta_sha256": self.theta_sha256})
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The history as a table, a row a round; each group's accuracy in a column of its own."""
+        import pandas
+
+        rows = []
+        for record in self.history:
+            flat = {key: value for key, value in record.items() if key not in ("groups", "traffic")}
+            names = self.about["class_names"], self.about["attribute_names"]
+            flat |= {f"group {_group(group, *names)}": group["accuracy"] for group in record["groups"] or []}
+            rows.append(flat)
+        return pandas.DataFrame(rows)
+
+    def plot(self) -> "Figure":
+        """Accuracy over rounds: the worst group, the mean, and each group."""
+        from matplotlib.figure import Figure
+
+        tested = [record for record in self.history if record["accuracy"] is not None]
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.add_subplot(xlabel="round", ylabel="accuracy", ylim=(0, 1))
+        at = [record["round"] for record in tested]
+        names = self.about["class_names"], self.about["attribute_names"]
+        for place, group in enumerate(tested[-1]["groups"] if tested else []):
+            values = [record["groups"][place]["accuracy"] for record in tested]
+            axes.plot(at, values, linewidth=0.8, alpha=0.6, label=_group(group, *names))
+        axes.plot(at, [record["accuracy"] for record in tested], color="grey", linestyle="--", label="all")
+        worst = [record["worst_group_accuracy"] for record in tested]
+        axes.plot(at, worst, color="black", linewidth=2, label="worst group")
+        axes.legend(loc="lower right", fontsize="small")
+        return figure
+
+    def __repr__(self) -> str:
+        worst = "–" if self.worst_group_accuracy is None else f"{self.worst_group_accuracy:.1%}"
+        return f"Result(worst group {worst}, {len(self.history)} rounds, θ {self.theta_sha256[:8]})"
+
+
+def load_run(path: str | Path) -> Result:
+    """The finished run in a directory, as `fd.train` gave it."""
+    return Result.read(path)
+
+
+def load_model(path: str | Path, model: Any = None) -> "nn.Module":
+    """The trained model of a run directory, or of a file that `Result.save` or `feddiverse export` wrote.
+
+    `model`: the factory or module, for one that cannot be imported by its name.
+    """
+    from feddiverse.models.export import read, rebuild
+
+    path = Path(path).expanduser()
+    if path.is_dir():
+        about = read_json(path / "model.json") or _about_of_old(path)
+        module: nn.Module = rebuild(about, _theta_of(path), model).module
+        return module
+    return read(path, model).module
+
+
+def digest(theta: Vector) -> str:
+    """SHA-256 of θ."""
+    return hashlib.sha256(theta.astype("<f4").tobytes()).hexdigest()
+
+
+def _theta_of(path: Path) -> Vector:
+    snapshot = read_checkpoint(path)
+    if snapshot is None:
+        raise UserError(f"The run in {path} has no checkpoint, so its model is not there.")
+    return snapshot.theta
+
+
+def _about_of_old(path: Path) -> dict[str, Any]:
+    """`model.json` of a run from before there was one."""
+    config, made = read_config(path), read_json(path / "federation.json")
+    if made is None or made["source"] not in ("digits", "cmnist", "waterbirds", "spawrious"):
+        raise UserError(f"The run in {path} does not say what its model is; run it again.")
+    digits = made["source"] in ("digits", "cmnist")
+    size = 28 if digits else config.image_size or 224
+    mean, std = ((0.1307,) * 3, (0.3081,) * 3) if digits else ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    names = made["class_names"]
+    return {
+        "model": config.model, "num_classes": len(names), "shape": [3, size, size], "mean": mean, "std": std,
+        "classes": list(range(len(names))), "class_names": names, "attribute_names": made["attribute_names"],
+    }  # fmt: skip
+
+
+def _group(group: dict[str, Any], class_names: list[str], attribute_names: list[str]) -> str:
+    y, a = group["class"], group["attribute"]
+    return f"{class_names[y]} · {attribute_names[a]}" if a < len(attribute_names) else str(class_names[y])
+
+
+__all__ = ["Result", "load_model", "load_run"]

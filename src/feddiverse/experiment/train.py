@@ -1,0 +1,277 @@
+"""Training: from settings and objects to a `Result`, kept in a run directory where one is given.
+
+Interrupted at any moment, a run in a directory goes on, bit for bit.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse import registry
+from feddiverse.data.federation import Federation
+from feddiverse.errors import RunError, UserError
+from feddiverse.experiment import environment
+from feddiverse.experiment.checkpoint import Snapshot, Writer
+from feddiverse.experiment.config import PARTS, Config, from_mapping
+from feddiverse.experiment.opening import Objects, Opened, open_run
+from feddiverse.experiment.records import as_record, describe_federation, describe_model, selection_statistics, triplets
+from feddiverse.experiment.result import Result, digest
+from feddiverse.experiment.run_directory import RunDirectory, read_config, read_records
+from feddiverse.experiment.truth import TruthKept
+from feddiverse.messages import Engine, Vector
+from feddiverse.server.groups import accuracies
+from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Round, rounds
+
+OnRound = Callable[[dict[str, Any]], Any]
+"""Called with each round's record, as `rounds.jsonl` has it; returning False ends the run, cleanly."""
+
+
+class TestedEngine(Engine, Protocol):
+    """An engine that can also run the server's test set through a model."""
+
+    def evaluate(self, theta: Vector) -> NDArray[np.int64]:
+        """Right answers and samples [2, classes, attributes]."""
+
+
+OpenEngine = Callable[..., TestedEngine]
+"""`open_engine(run, workers, device)`: how to reach the clients of an opened run."""
+
+
+def train(
+    federation: str | Federation = "digits-gsc",
+    model: Any = None,
+    selector: Any = None,
+    aggregator: Any = None,
+    estimator: Any = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    engine: str | OpenEngine = "local",
+    workers: int = 0,
+    device: str = "auto",
+    on_round: OnRound | None = None,
+    **settings: Any,
+) -> Result:
+    """Train a federation; every setting of a config is a keyword (`rounds`, `seed`, `lr`, …: docs/running.md).
+
+    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator` and `estimator` are a name,
+    `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
+    `out` is a run directory: what is unfinished there goes on, what is finished is read; None keeps nothing.
+    `resume` insists that there is a run, and with a larger `rounds` trains it further. `on_round` is called with each
+    round's record and ends the run by returning False. `engine` ("local", "flower"), `workers` and `device` do not
+    change the result.
+
+    >>> import feddiverse as fd
+    >>> result = fd.train("digits-gsc", selector="feddiverse", rounds=2, num_selected=3, workers=1)
+    >>> len(result.history), result.model.training
+    (2, False)
+    """
+    given = {"model": model, "selector": selector, "aggregator": aggregator, "estimator": estimator}
+    given = {key: value for key, value in given.items() if value is not None}
+    named = {key: _name(key, value) for key, value in given.items()}
+    if "federation" in settings:
+        raise TypeError("federation is given twice")
+    if isinstance(federation, Federation):
+        objects = Objects(federation)
+        named["federation"] = federation.name
+    else:
+        objects = Objects()
+        named["federation"] = federation
+    if model is not None and not isinstance(model, str):
+        objects = replace(objects, model=model)
+    parts = {key: value for key, value in given.items() if key in PARTS and not isinstance(value, str | dict)}
+    config = from_mapping({**named, **settings}, "the arguments of train")
+    return carry_out(
+        config, replace(objects, parts=parts), out,
+        engine=engine, workers=workers, device=device, on_round=on_round, resume=resume,
+    )  # fmt: skip
+
+
+def _name(key: str, value: Any) -> Any:
+    """What the config calls a part: its name as given (or a table of name and parameters), or where its class lives."""
+    if isinstance(value, str | dict):
+        return value
+    return registry.address_of(value)
+
+
+def carry_out(
+    config: Config,
+    objects: Objects | None = None,
+    out: str | Path | None = None,
+    *,
+    engine: str | OpenEngine = "local",
+    workers: int = 0,
+    device: str = "auto",
+    on_round: OnRound | None = None,
+    resume: bool = False,
+) -> Result:
+    """`train` for a config that is made already."""
+    opener: OpenEngine = engine if callable(engine) else registry.find(registry.ENGINE, engine)
+    if out is None:
+        if resume:
+            raise UserError("Only a run in a directory can go on: say which with out=.")
+        return _Run(open_run(config, objects), None).train(opener, workers, device, on_round)
+    out = Path(out).expanduser()
+    if resume:
+        read_config(out)  # says so if there is no run
+    with RunDirectory(out, config, extend=resume) as directory:
+        finished = directory.read_json("result.json")
+        if finished is not None and not (resume and finished["rounds"] < config.rounds):
+            return Result.read(out)
+        try:
+            return _Run(open_run(config, objects), directory).train(opener, workers, device, on_round)
+        except Exception:
+            if directory.is_new and not read_records(out):
+                directory.abandon()
+            raise
+
+
+class _Run:
+    """A run being computed: the loop on one side, the directory, if any, on the other."""
+
+    def __init__(self, opened: Opened, directory: RunDirectory | None) -> None:
+        self._started = time.perf_counter()
+        self.opened, self.directory = opened, directory
+        self.config, self.federation = opened.config, opened.federation
+        self.selector, self.aggregator, self.plan = opened.selector(), opened.aggregator(), opened.plan
+        self.history: list[dict[str, Any]] = []
+        snapshot: Snapshot | None = None
+        self._news: list[str] = []
+        if directory is not None:
+            self._news = self._describe(directory)
+            snapshot = directory.go_back_to_checkpoint()
+            self.history = read_records(directory.path)
+        if snapshot is None:
+            snapshot = Snapshot(0, opened.initial_theta(), {}, {}, 0, 0.0)
+        else:
+            self.aggregator.restore(snapshot.aggregator)
+            self.selector.restore(snapshot.selector)
+        self.start = snapshot
+        self._told = {warning for record in self.history for warning in record["warnings"]}
+        self._triplets: dict[str, Any] = {}
+
+    def _describe(self, directory: RunDirectory) -> list[str]:
+        """`environment.json`, `federation.json` and `model.json`; later sessions must have the same data and starting
+        weights, and it is told if they have other libraries."""
+        now = environment.describe(self.federation, self.opened.weights)
+        if before := directory.read_json("environment.json"):
+            environment.refuse_other_inputs(before, now)
+            return environment.other_versions(before, now)
+        directory.write_json("federation.json", describe_federation(self.federation, self.plan.num_selected))
+        directory.write_json("model.json", describe_model(self.opened.spec, self.federation))
+        directory.write_json("environment.json", now)
+        return []
+
+    def train(self, opener: OpenEngine, workers: int, device: str, on_round: OnRound | None) -> Result:
+        """The rounds that are left, each recorded as soon as it is done; then the result."""
+        theta, stopped = self.start.theta, False
+        with (
+            closing(opener(self.opened, workers, device)) as engine,
+            closing(Writer(self._write_checkpoint)) as writer,
+        ):
+            evaluate = engine.evaluate if len(self.federation.test_ids) else None
+            self._truth = TruthKept(engine, self.start.evaluation)
+            loop = rounds(
+                self._truth, self.selector, self.aggregator, evaluate, self.plan,
+                theta, self.start.round, self.start.lost_in_a_row,
+            )  # fmt: skip
+            for done in loop:
+                theta = done.theta
+                self._keep(done)
+                writer.submit(self._snapshot(done))
+                if on_round and on_round(self.history[-1]) is False:
+                    stopped = True
+                    if done.test is None and evaluate:
+                        self._add_test(replace(done, test=accuracies(evaluate(theta))))
+                    break
+        if self.start.round == self.config.rounds and self.start.lost_in_a_row >= MAX_LOST_IN_A_ROW:
+            raise RunError(
+                f"No client sent usable weights in the last {self.start.lost_in_a_row} rounds of the run in "
+                f"{self._where}; delete it and run it again."
+            )
+        self._write_triplets()  # in case the run was killed just before it
+        return self._finish(theta, stopped)
+
+    @property
+    def _where(self) -> str:
+        return "memory" if self.directory is None else str(self.directory.path)
+
+    def _keep(self, done: Round) -> None:
+        """The round in the history, its warnings told once, and on the disk."""
+        record = as_record(done)
+        warnings = [*record["warnings"], *self._news]
+        record["warnings"] = [warning for warning in dict.fromkeys(warnings) if warning not in self._told]
+        self._told.update(record["warnings"])
+        self._news = []
+        if done.test is not None or done.round == self.plan.pretraining_rounds + 1:
+            self._write_triplets()
+        self.history.append(record)
+        if self.directory is not None:
+            self.directory.append(record)
+
+    def _add_test(self, done: Round) -> None:
+        """The last round was evaluated after all."""
+        tested = {key: as_record(done)[key] for key in ("accuracy", "worst_group_accuracy", "groups")}
+        self.history[-1] = {**self.history[-1], **tested}
+        if self.directory is not None:
+            self.directory.replace_last(self.history[-1])
+
+    @property
+    def _seconds(self) -> float:
+        """Spent on this run so far, over all sessions."""
+        return self.start.seconds + time.perf_counter() - self._started
+
+    def _snapshot(self, done: Round) -> Snapshot:
+        """Written while the next round runs, so what the selector may change in place is copied."""
+        selector = copy.deepcopy(self.selector.state())
+        return Snapshot(
+            done.round, done.theta, self.aggregator.state(), selector, done.lost_in_a_row, self._seconds,
+            self._truth.state(),
+        )  # fmt: skip
+
+    def _write_checkpoint(self, snapshot: Snapshot) -> None:
+        if self.directory is not None:
+            self.directory.write_checkpoint(snapshot)
+
+    def _write_triplets(self) -> None:
+        """What the selector found out about clients, where it estimates: `triplets.json`."""
+        self._triplets = triplets(self.selector, self.federation, self._truth.confusion)
+        if self._triplets and self.directory is not None:
+            self.directory.write_json("triplets.json", self._triplets)
+
+    def _finish(self, theta: Vector, stopped: bool) -> Result:
+        """All of it from the history, since most rounds may have been made in other sessions."""
+        last = self.history[-1]
+        summary = {
+            "worst_group_accuracy": last["worst_group_accuracy"],
+            "accuracy": last["accuracy"],
+            "groups": last["groups"],
+            "rounds": len(self.history),
+            "seconds": self._seconds,
+            "bytes_down": sum(record["bytes_down"] for record in self.history),
+            "bytes_up": sum(record["bytes_up"] for record in self.history),
+            "theta_sha256": digest(theta),
+            "selection": selection_statistics(self.history, self.federation),
+            "config": self.config.plain(),
+        }
+        if stopped:
+            summary["stopped"] = True  # by on_round, before all rounds of the config
+        if self.directory is not None:
+            summary["run_dir"] = str(self.directory.path)
+            self.directory.write_json("result.json", summary)
+        return Result(
+            summary=summary,
+            history=self.history,
+            theta=theta,
+            about=describe_model(self.opened.spec, self.federation),
+            triplets=self._triplets,
+            factory=self.opened.objects.model,
+            run_dir=None if self.directory is None else self.directory.path,
+        )

@@ -1,0 +1,112 @@
+"""FedDiverse: clients whose kinds of heterogeneity complement each other (paper, Sec. IV)."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from feddiverse.estimation.base import Estimator
+from feddiverse.messages import Ask, Plain
+from feddiverse.selection.base import Selector
+from feddiverse.selection.diverse_pool import Pool, arrange
+from feddiverse.selection.diverse_rule import choose_as_written
+from feddiverse.selection.draws import Floats, Ids, lowest, sorted_ids
+
+FEW = 4096  # up to this many clients scanning them all is faster than laying out a pool
+
+
+class FedDiverse(Selector):
+    """Groups of three clients that differ as much as possible in class imbalance, attribute imbalance and spurious
+    correlation. Every round starts anew with SC leading; a group cut short by `k` simply ends.
+
+    Triplets are estimated once, in the first choice; for clients that come later, when they come. A client whose
+    estimate failed is asked again next round, and meanwhile chosen only where those with a triplet are too few.
+
+    `coverage` (ours, not the paper's; 0: off) keeps the rule from asking the same few clients again and again: a
+    client rests while it has been chosen `coverage` times as often as uniform selection would have chosen it.
+    """
+
+    def __init__(self, estimator: Estimator, coverage: float = 0.0) -> None:
+        self.estimator = estimator
+        self.coverage = coverage
+        self._triplets: dict[int, list[float]] = {}
+        self._times_chosen: Counter[int] = Counter()
+        self._pool: tuple[Ids, Ids, Pool] | None = None  # ids ascending, ids as arranged, and the pool of these
+
+    def choose(self, round: int, k: int, clients: Mapping[int, int], ask: Ask, rng: np.random.Generator) -> list[int]:
+        unknown = self._estimate(round, clients, ask)
+        ids = sorted_ids(clients)
+        resting = self._resting(ids, k)
+        without = np.union1d(unknown, resting)
+        chosen = self._diverse(ids, without, k, rng)
+        for spare in (np.setdiff1d(unknown, resting), resting):  # only where the rule has too few to choose from
+            chosen += lowest(spare, self._times(spare), k - len(chosen), rng)
+        self._times_chosen.update(chosen)
+        return chosen
+
+    def _estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> Ids:
+        """Ask for the triplets not yet known; returns the ids of those that remain unknown."""
+        new = {client: size for client, size in clients.items() if client not in self._triplets}
+        if new:
+            found = self.estimator.estimate(round, new, ask)
+            self._triplets |= {client: [float(x) for x in triplet] for client, triplet in found.items()}
+            self._pool = None
+        return sorted_ids({client: size for client, size in new.items() if client not in self._triplets})
+
+    def _diverse(self, ids: Ids, without: Ids, k: int, rng: np.random.Generator) -> list[int]:
+        """The rule's choice among `ids` but those in `without`."""
+        if len(ids) <= FEW:
+            ids = np.setdiff1d(ids, without)
+            positions = choose_as_written(self._matrix(ids), k, rng)
+            arranged = ids
+        else:
+            if self._pool is None or not np.array_equal(self._pool[0], ids):
+                matrix = self._matrix(ids)
+                order = arrange(matrix)
+                self._pool = ids, ids[order], Pool(matrix[order])
+            _, arranged, pool = self._pool
+            positions = pool.choose(k, rng, np.flatnonzero(np.isin(arranged, without)).tolist())
+        chosen: list[int] = arranged[positions].tolist()
+        return chosen
+
+    def _matrix(self, ids: Ids) -> Floats:
+        """Triplets of `ids` [K, 3]; zeros for one that is not known."""
+        rows = [self._triplets.get(i, (0.0, 0.0, 0.0)) for i in ids.tolist()]
+        return np.array(rows, dtype=np.float64).reshape(-1, 3)
+
+    def _resting(self, ids: Ids, k: int) -> Ids:
+        """Who was chosen so often that `coverage` gives others a turn."""
+        if not self.coverage:
+            return ids[:0]
+        times = self._times(ids)
+        uniform_share = (times.sum() + k) / max(1, len(ids))
+        resting: Ids = ids[times >= math.ceil(self.coverage * uniform_share)]
+        return resting
+
+    def _times(self, ids: Ids) -> Floats:
+        return np.fromiter((self._times_chosen[i] for i in ids.tolist()), np.float64, len(ids))
+
+    def warnings(self) -> list[str]:
+        nobody = [] if self._triplets else ["No client's triplet is known: the least often chosen are taken."]
+        return [*nobody, *self.estimator.warnings]
+
+    def findings(self) -> Plain:
+        return {
+            "estimator": type(self.estimator).__name__.lower(),
+            "triplets": {str(client): triplet for client, triplet in sorted(self._triplets.items())},
+            "warnings": list(self.estimator.warnings),
+        }
+
+    def state(self) -> Plain:
+        return {
+            "estimator": self.estimator.state(),
+            "triplets": [[client, *triplet] for client, triplet in self._triplets.items()],
+            "times_chosen": [list(pair) for pair in self._times_chosen.items()],
+        }
+
+    def restore(self, state: Plain) -> None:
+        self.estimator.restore(state["estimator"])
+        self._triplets = {int(client): triplet for client, *triplet in state["triplets"]}
+        self._times_chosen = Counter(dict(state["times_chosen"]))
+        self._pool = None

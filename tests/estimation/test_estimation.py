@@ -1,0 +1,147 @@
+"""The estimators' seam: names, settings, failures, late clients, and the oracle and paper estimators on the server."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from feddiverse.errors import UserError
+from feddiverse.estimation import base as estimation
+from feddiverse.heterogeneity import triplet
+from feddiverse.messages import Loss, PaperTriplet, Reply, Task, TrueMatrix
+
+COUNTS = np.array([[[90, 10], [10, 90]], [[90, 90], [10, 10]], [[5, 0], [0, 0]]])
+SIZES = {k: int(n.sum()) for k, n in enumerate(COUNTS)}
+
+
+class FakeClients:
+    """Answers from tables; client ids in `dead` fail."""
+
+    def __init__(self, dead: set[int] | None = None) -> None:
+        self.dead = dead or set()
+        self.asked: list[tuple[Task, list[int]]] = []
+
+    def __call__(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        self.asked.append((task, list(clients)))
+        for k in clients:
+            if k in self.dead:
+                yield Reply(k, failure="gone")
+            elif isinstance(task, TrueMatrix):
+                yield Reply(k, SIZES[k], COUNTS[k].ravel().astype(np.float32))
+            else:
+                assert isinstance(task, PaperTriplet)
+                metrics = {"ci": 0.1 * k, "ai": 0.2, "sc": 0.3}
+                if task.evaluation:
+                    # Client 1 names the attributes the other way round.
+                    right = {"0.0": 9.0, "0.1": 1.0, "1.1": 10.0}
+                    wrong = {"0.1": 10.0, "1.0": 9.0, "1.1": 1.0}
+                    metrics |= {f"evaluation_only.{c}": n for c, n in (wrong if k == 1 else right).items()}
+                yield Reply(k, SIZES[k], metrics=metrics)
+
+
+def test_oracle_gives_true_triplets_and_matrices() -> None:
+    ask = FakeClients()
+    oracle = estimation.build("oracle", {"seed": 0, "num_classes": 2, "num_attributes": 2, "unrelated": 1})
+    found = oracle.estimate(1, SIZES, ask)
+    assert found.keys() == SIZES.keys()
+    for k in SIZES:
+        np.testing.assert_allclose(found[k], triplet(COUNTS[k]))
+        assert oracle.matrices is not None
+        np.testing.assert_array_equal(oracle.matrices[k], COUNTS[k])
+    assert ask.asked[0][1] == [0, 1, 2]  # largest first, ties by id
+
+
+def test_failed_clients_are_left_out_and_asked_again_later() -> None:
+    oracle = estimation.build("oracle", {"seed": 0, "num_classes": 2, "num_attributes": 2})
+    assert oracle.estimate(1, SIZES, FakeClients(dead={1})).keys() == {0, 2}
+    resumed = estimation.build("oracle", {"seed": 0, "num_classes": 2, "num_attributes": 2})
+    resumed.restore(oracle.state())
+    assert resumed.estimate(2, {1: 200}, FakeClients()).keys() == {1}
+    assert resumed.matrices is not None
+    assert sorted(resumed.matrices) == [0, 1, 2]
+
+
+def test_paper_takes_three_numbers_and_shares_no_matrices() -> None:
+    paper = estimation.build("paper", {"seed": 3, "bias_steps": 7, "lr": 0.5})
+    ask = FakeClients()
+    found = paper.estimate(4, SIZES, ask)
+    np.testing.assert_allclose(found[2], [0.2, 0.2, 0.3])
+    assert ask.asked[0][0] == PaperTriplet(3, 4, bias_steps=7, lr=0.5)
+    assert paper.matrices is None
+    assert paper.confusion is None
+
+
+def test_paper_is_judged_by_each_clients_best_naming() -> None:
+    paper = estimation.build("paper", {"seed": 0, "evaluation": True})
+    paper.estimate(1, SIZES, FakeClients())
+    np.testing.assert_array_equal(paper.confusion, 3 * np.array([[9, 1], [0, 10]]))
+    copy = estimation.build("paper", {"seed": 0})
+    copy.restore(paper.state())
+    np.testing.assert_array_equal(copy.confusion, paper.confusion)
+
+
+def test_what_compares_with_the_truth_is_not_counted_as_traffic() -> None:
+    assert Reply(0, metrics={"ci": 0.0, "ai": 0.0, "sc": 0.0, "evaluation_only.0.0": 3.0}).num_bytes == 24
+
+
+@pytest.mark.parametrize(
+    "name", ["guess", "feddiverse.server.nowhere:X", "feddiverse.experiment.truth:compare", "json:"]
+)
+def test_wrong_names_are_told_in_a_sentence(name: str) -> None:
+    with pytest.raises(UserError, match="stimator"):
+        estimation.build(name, {})
+
+
+def test_missing_setting_is_named() -> None:
+    with pytest.raises(UserError, match="num_classes"):
+        estimation.build("oracle", {"seed": 0})
+
+
+def test_your_own_class_works() -> None:
+    assert isinstance(estimation.build("feddiverse.estimation.base:Paper", {"seed": 0}), estimation.Paper)
+
+
+def test_answers_that_cannot_be_right_are_left_out() -> None:
+    sound = np.ones(4, np.float32)
+    sent = {
+        0: Reply(0, vector=sound, metrics={"loss": 1.0}),
+        1: Reply(1, vector=sound[:3], metrics={"loss": 1.0}),  # another length
+        2: Reply(2, vector=sound * np.nan, metrics={"loss": 1.0}),
+        3: Reply(3, vector=sound, metrics={"loss": np.inf}),
+        4: Reply(4, vector=sound, metrics={}),  # the number asked for is missing
+        5: Reply(5, failure="gone"),
+    }
+
+    def ask(task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        return (sent[k] for k in clients)
+
+    clients = dict.fromkeys(sent, 10)
+    assert [r.client for r in estimation.answers(Loss(0, 1), clients, ask, metrics=("loss",))] == [0, 1]
+    assert [r.client for r in estimation.answers(Loss(0, 1), clients, ask, metrics=("loss",), length=4)] == [0]
+    assert [r.client for r in estimation.answers(Loss(0, 1), clients, ask, length=3)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken"),
+    [
+        ((0.0, 1.0, 0.5), (0.0, 1.0, 0.5)),
+        ((-1e-7, 1 + 1e-7, 0.5), (0.0, 1.0, 0.5)),  # rounding on the way
+        ((0.1, 1e6, 0.5), None),  # would be chosen every round
+        ((0.1, 0.2, -0.5), None),  # would end the lottery
+    ],
+)
+def test_triplets_are_within_zero_and_one(sent: tuple[float, ...], taken: tuple[float, ...] | None) -> None:
+    def ask(task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        return (Reply(k, metrics=dict(zip(("ci", "ai", "sc"), sent, strict=True))) for k in clients)
+
+    found = estimation.build("paper", {"seed": 0}).estimate(1, {4: 10}, ask)
+    assert {k: tuple(t) for k, t in found.items()} == ({} if taken is None else {4: taken})
+
+
+@pytest.mark.parametrize("counts", [[0, 0, 0, 0], [-1, 5, 5, 5]])
+def test_a_matrix_that_counts_nothing_or_less_is_no_answer(counts: list[int]) -> None:
+    def ask(task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        return (Reply(k, vector=np.array(counts if k == 4 else [1, 2, 3, 4], np.float32)) for k in clients)
+
+    oracle = estimation.build("oracle", {"seed": 0, "num_classes": 2, "num_attributes": 2})
+    assert oracle.estimate(1, {4: 10, 5: 10}, ask).keys() == {5}
