@@ -223,9 +223,7 @@ def _parts(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[
                 keys[part] = table.pop("name")
             for own, setting in table.items():
                 if not isinstance(setting, str | int | float | bool):
-                    raise UserError(
-                        f"'{part}.{own}' in {where or 'the config'} must be text, a number, true or false."
-                    )
+                    raise UserError(f"'{part}.{own}' in {where or 'the config'} must be text, a number, true or false.")
                 if own in KEYS and own not in PARTS:
                     keys[own] = setting
                 else:

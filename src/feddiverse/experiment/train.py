@@ -4,6 +4,7 @@ Interrupted at any moment, a run in a directory goes on, bit for bit.
 """
 
 import copy
+import logging
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -28,6 +29,8 @@ from feddiverse.experiment.truth import TruthKept
 from feddiverse.messages import Engine, Vector
 from feddiverse.server.groups import accuracies
 from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Round, rounds
+
+log = logging.getLogger("feddiverse")
 
 OnRound = Callable[[dict[str, Any]], Any]
 """Called with each round's record, as `rounds.jsonl` has it; returning False ends the run, cleanly."""
@@ -215,6 +218,10 @@ class _Run:
         self.history.append(record)
         if self.directory is not None:
             self.directory.append(record)
+        for warning in record["warnings"]:
+            log.warning(warning)
+        worst = "" if done.test is None else f", worst group {done.test.worst_group_accuracy:.1%}"
+        log.info("round %d of %d: %d clients%s", done.round, self.plan.rounds, len(done.selected), worst)
 
     def _add_test(self, done: Round) -> None:
         """The last round was evaluated after all."""

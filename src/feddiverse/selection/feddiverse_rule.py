@@ -1,13 +1,17 @@
-"""FedDiverse's rule exactly as the paper writes it (Sec. IV-B): the reference for `diverse_pool`, which is faster."""
+"""FedDiverse's rule exactly as the paper writes it (Sec. IV-B): the reference for `feddiverse_pool`, which is faster.
+
+Weights of a draw are whole numbers of tickets, and ties are values within `TIE`: so both ways, which sum in different
+orders, choose the same client.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feddiverse.selection.draws import one_of
-from feddiverse.selection.extremes import TIE, Floats, farthest
-from feddiverse.selection.lottery import draw, tickets
+from feddiverse.selection.draws import Floats, one_of
 
 LEADING = (2, 0, 1)  # which of [CI, AI, SC] leads a group of three: SC, then CI, then AI, and SC again
+TIE = 1e-12  # values this close are equal: equal matrices in another order round differently
+TICKETS = 2**32  # of a weight of one; sums of a billion clients still fit 64 bits
 
 
 def normalise(triplets: Floats) -> Floats:
@@ -51,3 +55,27 @@ def _best(normalised: Floats, direction: Floats, left: NDArray[np.bool_]) -> NDA
 def vanishes(direction: Floats) -> bool:
     """No direction at all, but for rounding."""
     return bool(np.abs(direction).max() <= TIE)
+
+
+def along(points: Floats, direction: Floats) -> Floats:
+    """⟨points [n, 3], direction [3]⟩, summed in one order for every row (a BLAS product would not promise that)."""
+    values: Floats = points[:, 0] * direction[0] + points[:, 1] * direction[1] + points[:, 2] * direction[2]
+    return values
+
+
+def farthest(points: Floats, direction: Floats, left: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Positions of all points `left` at which ⟨point, direction⟩ is largest, ascending: the plain scan."""
+    values = np.where(left, along(points, direction), -np.inf)
+    return np.flatnonzero(values >= values.max() - TIE)
+
+
+def tickets(weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Weights in [0, 1] as whole numbers of tickets: whole numbers add up to the same sum in any order."""
+    counts: NDArray[np.int64] = np.rint(weights * TICKETS).astype(np.int64)
+    return counts
+
+
+def draw(counts: NDArray[np.int64], rng: np.random.Generator) -> int:
+    """The position that holds the winning ticket; some count must be positive."""
+    ends = np.cumsum(counts)
+    return int(np.searchsorted(ends, rng.integers(ends[-1]), side="right"))
