@@ -94,6 +94,19 @@ def test_dry_run_shows_the_grid_and_runs_nothing(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_study_takes_a_table_and_tells_first_if_it_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text('[base]\nfederation = "table:mine.csv"\n[rows.plain]\nselector = "uniform"\n')
+    with pytest.raises(UserError, match=r"mine\.csv cannot be read as a CSV table"):
+        CliRunner().invoke(app, ["study", "mine.toml", "--dry-run"], catch_exceptions=False)
+    Path("mine.csv").write_text("image,class,attribute,client,split\na.png,0,0,k,train\nb.png,0,0,,test\n")
+    done = CliRunner().invoke(app, ["study", "mine.toml", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "3 runs in studies/mine" in done.output
+
+
 def test_without_a_name_studies_are_listed() -> None:
     done = CliRunner().invoke(app, ["study"])
     assert all(name in done.output for name in ("quickstart", "selection", "optimizers", "ablation", "FILE.toml"))

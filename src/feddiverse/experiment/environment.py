@@ -29,6 +29,9 @@ def starting_weights(config: Config) -> Path | None:
 
     if fetched := find("mobilenet"):
         return fetched
+    from feddiverse.experiment.check import check
+
+    check(config)  # a wrong name is told first: weights fetched for a federation that does not exist are in vain
     raise UserError(
         "The model 'mobilenet' starts from ImageNet weights, which are not on this machine: run 'feddiverse fetch "
         "mobilenet', give a file with --checkpoint FILE, or start from scratch with --checkpoint none."
