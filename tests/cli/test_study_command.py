@@ -37,11 +37,28 @@ def grid(tmp_path: Path) -> Path:
 
 def feddiverse(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from feddiverse.cli import main; main()", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def start(*words: str, cwd: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", "from feddiverse.cli import main; main()", *words]
+# Training lasts for hours once this file is there, so that nothing more is done before the kill.
+HELD = """
+import time
+from pathlib import Path
+from feddiverse.cli import main
+from feddiverse.client import tasks
+from feddiverse.messages import Train
+
+def train(*question):
+    time.sleep(3600 if Path({file!r}).exists() else 0)
+    return tasks.train(*question)
+
+tasks.ANSWERS[Train] = train
+main()
+"""
+
+
+def start_held(file: Path, *words: str, cwd: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", HELD.format(file=str(file)), *words]
     return subprocess.Popen(
         command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -49,10 +66,10 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.slow
 def test_a_study_killed_in_the_middle_goes_on_and_gives_the_same_weights(grid: Path, tmp_path: Path) -> None:
-    killed = start("study", str(grid), "--out", "killed", "--workers", "1", cwd=tmp_path)
     first = tmp_path / "killed" / "runs" / "digits-gsc-plain-seed0" / "result.json"
-    deadline = time.monotonic() + 200
-    while not first.exists() and time.monotonic() < deadline and killed.poll() is None:
+    killed = start_held(first, "study", str(grid), "--out", "killed", "--workers", "1", cwd=tmp_path)
+    while not first.exists():
+        assert killed.poll() is None
         time.sleep(0.05)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-SOON = 120  # seconds: a blink on an idle machine; what is told apart from this are the hours that workers would take
+SOON = 120  # seconds: a blink on an idle machine; told apart from the quarter of an hour that workers would take
 
 # A process whose parent ignores Ctrl-C (a background job, some CI runners) ignores it too, as a program under nohup
 # must; these tests want what a terminal gives.
@@ -23,7 +23,7 @@ from engine_fakes import NUM_WEIGHTS, SPEC, Shift, noise_federation, shifted
 from feddiverse.engine.local import LocalEngine
 
 theta = np.zeros(NUM_WEIGHTS, np.float32)
-with LocalEngine(noise_federation(), SPEC, 2, "cpu", answer=shifted(lambda client: time.sleep(3600 * client))) as engine:
+with LocalEngine(noise_federation(), SPEC, 2, "cpu", answer=shifted(lambda client: time.sleep(999 * client))) as engine:
     for reply in engine.ask(Shift(seed=0, round=1), theta, range(6)):
         print(*engine.process_ids, flush=True)
 """
@@ -31,7 +31,7 @@ with LocalEngine(noise_federation(), SPEC, 2, "cpu", answer=shifted(lambda clien
 
 @pytest.fixture
 def program():
-    """A process in its own process group, two of its workers busy for hours, and their ids."""
+    """A process in its own process group, two of its workers busy for a quarter of an hour, and their ids."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         cwd=Path(__file__).parent,
