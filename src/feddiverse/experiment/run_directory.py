@@ -91,7 +91,7 @@ class RunDirectory:
         self.path = path
         self._rounds: IO[bytes] | None = None
         self._lock: IO[bytes] | None = None
-        with files.telling(path):
+        with files.writing(path):
             path.mkdir(parents=True, exist_ok=True)
         try:
             self._take_lock()
@@ -117,7 +117,7 @@ class RunDirectory:
 
     def _take_lock(self) -> None:
         """Held as long as this process lives (a record lock: worker processes do not inherit it)."""
-        with files.telling(self.path):
+        with files.writing(self.path):
             self._lock = (self.path / ".lock").open("wb")
         try:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -176,7 +176,7 @@ class RunDirectory:
         """One more line in `rounds.jsonl`: all of it or, on a full disk, nothing."""
         path = self.path / "rounds.jsonl"
         line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        with files.telling(path):
+        with files.writing(path):
             if self._rounds is None:
                 self._rounds = path.open("ab", buffering=0)
             end = self._rounds.seek(0, os.SEEK_END)
@@ -192,13 +192,13 @@ class RunDirectory:
         """Another last line in `rounds.jsonl`."""
         path = self.path / "rounds.jsonl"
         ends = [end for _, end in _complete_lines(path)]
-        with files.telling(path):
+        with files.writing(path):
             os.truncate(path, ends[-2] if len(ends) > 1 else 0)
         self.append(record)
 
     def write_checkpoint(self, snapshot: checkpoint.Snapshot) -> None:
         """Replace the checkpoint; the lines it counts on are on the disk before it is."""
-        with files.telling(self.path / "rounds.jsonl"):
+        with files.writing(self.path / "rounds.jsonl"):
             if self._rounds is not None:
                 os.fsync(self._rounds)
         files.write(self.path / "checkpoint.safetensors", checkpoint.pack(snapshot))
@@ -212,6 +212,6 @@ class RunDirectory:
         if [record["round"] for record, _ in lines] != list(range(1, done + 1)):
             raise RunError(f"{rounds} lacks rounds that the checkpoint counts on; run again in another folder.")
         if rounds.exists():
-            with files.telling(rounds):
+            with files.writing(rounds):
                 os.truncate(rounds, lines[-1][1] if lines else 0)
         return snapshot
