@@ -5,7 +5,6 @@ count: a run that goes on first cuts off those written after it.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -14,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from feddiverse import files
 from feddiverse.errors import RunError, UserError
@@ -90,7 +91,8 @@ class RunDirectory:
         `extend` is set."""
         self.path = path
         self._rounds: IO[bytes] | None = None
-        self._lock: IO[bytes] | None = None
+        # Held as long as this process lives, and by no worker forked from it; close() may come from another thread.
+        self._lock = FileLock(path / ".lock", blocking=False, thread_local=False, fallback_to_soft=False)
         with files.writing(path):
             path.mkdir(parents=True, exist_ok=True)
         try:
@@ -116,13 +118,13 @@ class RunDirectory:
             )
 
     def _take_lock(self) -> None:
-        """Held as long as this process lives (a record lock: worker processes do not inherit it)."""
         with files.writing(self.path):
-            self._lock = (self.path / ".lock").open("wb")
-        try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"Another process is working on the run in {self.path}; wait for it, or end it.") from None
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise UserError(
+                    f"Another process is working on the run in {self.path}; wait for it, or end it."
+                ) from None
 
     def _refuse_foreign_files(self) -> None:
         foreign = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
@@ -141,10 +143,10 @@ class RunDirectory:
 
     def close(self) -> None:
         """Give the directory back. Safe to call twice."""
-        for stream in (self._rounds, self._lock):
-            if stream is not None:
-                stream.close()
-        self._rounds = self._lock = None
+        if self._rounds is not None:
+            self._rounds.close()
+        self._rounds = None
+        self._lock.release()
 
     def abandon(self) -> None:
         """Leave no trace of a run that could not even start."""
