@@ -56,7 +56,7 @@ $(VENV)/run.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
 	@touch $@
 
 $(VENV)/dev.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
-	$(PIP) --editable '.[dev,flower,tensorboard,mlflow]'
+	$(PIP) --editable '.[dev,flower,hub,tensorboard,mlflow]'
 	@touch $@ $(VENV)/run.stamp
 
 # The report is tested in a real browser where one is or can be installed; elsewhere that test is skipped.

@@ -150,7 +150,7 @@ class StudyDirectory:
             ],
             "runs": [{"name": run.name, **asdict(run)} for run in joined.runs],
         }
-        with files.telling(self.path):
+        with files.writing(self.path):
             (self.path / "runs").mkdir(parents=True, exist_ok=True)
         files.write(self.path / "study.json", json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
         return study
@@ -193,7 +193,7 @@ def finished_runs(studies: Iterable[Path]) -> dict[Config, Path]:
 
 def copy_run(source: Path, target: Path) -> None:
     """A finished run without its checkpoint, the result last: a copy that is interrupted does not look finished."""
-    with files.telling(target):
+    with files.writing(target):
         shutil.copytree(source, target, dirs_exist_ok=True,
                         ignore=shutil.ignore_patterns("checkpoint*", ".lock", "result.json"))  # fmt: skip
     files.write(target / "result.json", (source / "result.json").read_bytes())

@@ -5,6 +5,8 @@ Both are read from what every run records: `traffic` by kind of question, `selec
 
 from collections.abc import Iterable, Mapping
 
+from rich import filesize
+
 from feddiverse.experiment.config import from_mapping
 from feddiverse.experiment.overhead import METHODS, Cost, Method, cost
 from feddiverse.report.results import Results
@@ -56,16 +58,7 @@ def _cost(run: Run, method: Method) -> Cost:
 
 def _size(costs: Iterable[Mapping[str, float]], key: str) -> Cell:
     value = spread([cost[key] for cost in costs]).mean
-    return Cell(readable_bytes(value), value)
-
-
-def readable_bytes(value: float) -> str:
-    """`512 B`, `3.4 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    raise AssertionError
+    return Cell(filesize.decimal(round(value)), value)
 
 
 def _seconds(value: Spread) -> Cell:

@@ -59,7 +59,7 @@ class Section:
 def write(results: Results, path: Path) -> Path:
     """The page, written whole or not at all."""
     text = render(results)
-    with files.telling(path):
+    with files.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, text.encode())
     return path
@@ -67,7 +67,7 @@ def write(results: Results, path: Path) -> Path:
 
 def save_figures(results: Results, folder: Path, suffix: str) -> list[Path]:
     """Every figure of the page as a file of its own."""
-    with files.telling(folder):
+    with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     stems: list[str] = []

@@ -161,7 +161,7 @@ def to_latex(table: Table) -> str:
 
 def write_all(table: Table, folder: Path) -> list[Path]:
     """The table as .md, .csv and .tex in `folder`."""
-    with files.telling(folder):
+    with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written = []
     for suffix, render in {"md": to_markdown, "csv": to_csv, "tex": to_latex}.items():
