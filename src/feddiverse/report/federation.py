@@ -1,6 +1,7 @@
-"""A federation at a glance: clients' matrices as small heat maps beside the six metrics (the paper's data figure)."""
+"""A federation at a glance: clients' matrices as small heat maps beside the six metrics (the paper's data figure), and
+the same in tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,24 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from feddiverse.errors import UserError
-from feddiverse.heterogeneity import Counts, Heterogeneity
+from feddiverse.experiment.finished import Run
+from feddiverse.heterogeneity import METRICS, Counts, Heterogeneity, measure, triplet
+from feddiverse.report.table import Cell, Table
 
 # Okabe and Ito's blue and orange, and one hue from light to dark: told apart with any colour vision, and in grey.
 GLOBAL, CLIENT, SHADES = "#0072B2", "#E69F00", "Blues"
 NUM_SHOWN = 60
+MOST_KINDS = 40  # of clients, in the table
 MAPS_WIDTH, BARS_WIDTH = 7.4, 3.4  # inches
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The different matrices of a federation in order of appearance, how many clients have each, and their grid."""
+    """The different matrices of a federation in order of appearance, who has each, and their grid."""
 
     matrices: Counts
-    times: NDArray[np.int64]
+    clients: list[NDArray[np.int64]]
+    names: Sequence[str] = ()  # of clients that have names of their own
 
     @property
     def num_shown(self) -> int:
@@ -48,10 +53,20 @@ class Tiles:
         """Height of the grid when it fills the width."""
         return MAPS_WIDTH * (self.down * self.pitch[1]) / (self.across * self.pitch[0])
 
+    def title(self, i: int) -> str:
+        """`2×` where two clients have the matrix; of a single one its name, if it has one."""
+        several = len(self.clients[i])
+        return f"{several}×" if several > 1 else shortened(self.names[self.clients[i][0]], 9) if self.names else ""
 
-def draw(federations: Mapping[str, tuple[Counts, Heterogeneity]], path: Path) -> None:
-    """Write the figure, one row a federation; the ending of `path` says the format (png, svg, pdf)."""
-    tiles = {name: _distinct(counts) for name, (counts, _) in federations.items()}
+
+def draw(
+    federations: Mapping[str, tuple[Counts, Heterogeneity]], path: Path, names: Sequence[str] | None = None
+) -> None:
+    """Write the figure, one row a federation; the ending of `path` says the format (png, svg, pdf).
+
+    `names`: of the clients of the only federation, where they are called more than 0, 1, …
+    """
+    tiles = {name: _distinct(counts, names) for name, (counts, _) in federations.items()}
     heights = [max(1.6, t.inches + 0.5) for t in tiles.values()]
     figure = Figure(figsize=(MAPS_WIDTH + BARS_WIDTH, sum(heights) + 0.5), layout="constrained")
     widths = [MAPS_WIDTH, BARS_WIDTH]
@@ -72,10 +87,16 @@ def draw(federations: Mapping[str, tuple[Counts, Heterogeneity]], path: Path) ->
         raise UserError(f"The figure cannot be written to {path}: {error.strerror}.") from None
 
 
-def _distinct(counts: Counts) -> Tiles:
-    matrices, first, times = np.unique(counts, axis=0, return_index=True, return_counts=True)
+def _distinct(counts: Counts, names: Sequence[str] | None = None) -> Tiles:
+    matrices, first, kind = np.unique(counts, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    return Tiles(matrices[order], times[order])
+    own = names if names is not None and list(names) != [str(k) for k in range(len(counts))] else ()
+    return Tiles(matrices[order], [np.flatnonzero(kind.ravel() == i) for i in order], own)
+
+
+def shortened(name: str, most: int) -> str:
+    """A name that fits."""
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _draw_maps(axes: Any, tiles: Tiles) -> None:
@@ -88,9 +109,9 @@ def _draw_maps(axes: Any, tiles: Tiles) -> None:
         left, top = (i % tiles.across) * wide, (i // tiles.across) * high
         x, y = left + np.arange(num_attributes + 1), top + np.arange(num_classes + 1)
         axes.pcolormesh(x, y, shares[i], cmap=SHADES, vmin=0, vmax=shares.max(), edgecolors="0.6", linewidth=0.5)
-        if tiles.times[i] > 1:
-            middle = left + num_attributes / 2
-            axes.text(middle, top - 0.1, f"{tiles.times[i]}×", ha="center", va="bottom", fontsize=8)
+        if title := tiles.title(i):
+            middle, size = left + num_attributes / 2, 8 if title.endswith("×") else 6
+            axes.text(middle, top - 0.1, title, ha="center", va="bottom", fontsize=size, parse_math=False)
         if matrix.size <= 8 and matrix.max() < 10_000:  # else numbers would not fit
             for (row, column), count in np.ndenumerate(matrix):
                 colour = "white" if shares[i, row, column] > 0.55 * shares.max() else "black"
@@ -117,3 +138,41 @@ def _draw_bars(axes: Any, metrics: Heterogeneity) -> None:
     axes.set_yticks([0, 0.5, 1])
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def clients_table(run: Run, name: str, *, varies: bool) -> Table:
+    """Kinds of clients: how many there are and who, their matrix, their triplet. `varies`: from seed to seed."""
+    tiles = _distinct(run.counts)
+    order = sorted(range(len(tiles.clients)), key=lambda i: -len(tiles.clients[i]))
+    rows = tuple(
+        (
+            Cell(f"{len(tiles.clients[i])}", len(tiles.clients[i])),
+            Cell(_who([run.client_names[k] for k in tiles.clients[i]])),
+            *(Cell(f"{n}", int(n)) for n in tiles.matrices[i].ravel()),
+            *(Cell(f"{t:.3f}", float(t)) for t in triplet(tiles.matrices[i])),
+        )
+        for i in order[:MOST_KINDS]
+    )
+    heads = ("Clients", "Who", *run.group_names, "CI", "AI", "SC")
+    left_out = f" The {MOST_KINDS} most frequent of {len(order)} kinds." if len(order) > MOST_KINDS else ""
+    which = f" The split differs from seed to seed; this is that of seed {run.seed}." if varies else ""
+    notes = (f"Samples of each (class, attribute) that such a client has, and its triplet.{left_out}{which}",)
+    return Table(name, "Kinds of clients", heads, rows, notes)
+
+
+def _who(names: Sequence[str]) -> str:
+    """`a, b, c`; of many the first and the last."""
+    short = [shortened(name, 40) for name in names]
+    return ", ".join(short) if len(short) <= 4 else f"{short[0]}, {short[1]}, … {short[-1]}"
+
+
+def metrics_table(run: Run, name: str) -> Table:
+    """The six metrics in one row."""
+    measured, samples = measure(run.counts), int(run.counts.sum())
+    row = [Cell(f"{len(run.counts)}", len(run.counts)), Cell(f"{samples}", samples)]
+    row += [Cell(f"{value:.3f}", float(value)) for value in measured.six]
+    heads = ("Clients", "Samples", *(metric.upper() for metric in METRICS))
+    notes = (
+        "G…: of the pooled data. C…: mean over clients. CI class, AI attribute imbalance, SC spurious correlation.",
+    )
+    return Table(name, "How skewed it is", heads, (tuple(row),), notes)

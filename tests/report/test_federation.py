@@ -10,7 +10,7 @@ from PIL import Image
 from feddiverse.data.names import counts_of
 from feddiverse.errors import UserError
 from feddiverse.heterogeneity import Counts, Heterogeneity, measure
-from feddiverse.report.federation_figure import draw
+from feddiverse.report.federation import draw
 from feddiverse.splits import PAPER
 
 

@@ -1,21 +1,17 @@
-"""What the paper published: worst-group accuracy in percent, mean and standard deviation over three runs.
+"""What the paper published: worst-group accuracy in percent, mean and standard deviation over three runs; and the
+formulas of Table II.
 
 Source: Németh et al., "FedDiverse: Tackling Data Heterogeneity in Federated Learning with Diversity-Driven Client
 Selection", Tables I (`tab:selection`), III (`tab:optimizers`) and IV (`tab:steps`), copied digit by digit. The paper
 does not say by which rule (n or n − 1) its deviations were computed. Rows are named as our config names them.
 """
 
-Value = tuple[float, float]  # mean, standard deviation
+from dataclasses import dataclass
 
-_SELECTION_COLUMNS = (
-    "spawrious-gsc",
-    "spawrious-gci",
-    "spawrious-gai",
-    "waterbirds-dist",
-    "spawrious-4",
-    "cmnist-gsc",
-    "spawrious-gci-100",
-)
+from feddiverse.experiment.config import Config
+from feddiverse.experiment.grids import TABLE_I
+
+Value = tuple[float, float]  # mean, standard deviation
 
 # Table I. Optimiser FedAvgM; FedPNS was not run on 100 clients ("not scalable").
 _SELECTION: dict[str, tuple[Value | None, ...]] = {
@@ -50,7 +46,7 @@ _OPTIMIZERS: dict[str, tuple[tuple[Value, Value], ...]] = {
 SELECTION: dict[tuple[str, str], Value] = {
     (row, column): value
     for row, values in _SELECTION.items()
-    for column, value in zip(_SELECTION_COLUMNS, values, strict=True)
+    for column, value in zip(TABLE_I, values, strict=True)
     if value is not None
 }
 """Table I: (method, federation)."""
@@ -58,7 +54,7 @@ SELECTION: dict[tuple[str, str], Value] = {
 OPTIMIZERS: dict[tuple[str, str, str], Value] = {
     (optimizer, selector, column): value
     for optimizer, pairs in _OPTIMIZERS.items()
-    for column, pair in zip(_SELECTION_COLUMNS[:6], pairs, strict=True)
+    for column, pair in zip(TABLE_I[:6], pairs, strict=True)
     for selector, value in zip(("uniform", "feddiverse"), pair, strict=True)
 }
 """Table III: (optimizer, selector, federation)."""
@@ -72,3 +68,55 @@ ABLATION: dict[tuple[int, str, str, str], Value] = {
     (1, "known", "matrix", "fedavg"): (51.82, 3.79), (1, "known", "matrix", "fedavgm"): (57.84, 0.48),
 }  # fmt: skip
 """Table IV, on waterbirds-dist: (T0, interaction matrix, message, optimizer)."""
+
+WHERE = {
+    "selection": "Table I; its FedDiverse is the one with the paper’s estimator",
+    "optimizers": "Table III; its FedDiverse is the one with the paper’s estimator",
+    "ablation": "Table IV, its uniform row from Table III",
+}
+"""Where a study's published values stand."""
+
+
+def value(study: str, config: Config, federation: str) -> Value | None:
+    """What the paper has for a run of one of its tables on one of its federations; None where it has nothing."""
+    optimizer = f"{config.aggregator}+fedprox" if config.prox_mu else config.aggregator
+    optimizer = "fedprox" if optimizer == "fedavg+fedprox" else optimizer
+    if study == "selection":
+        return SELECTION.get(("fednova" if config.selector == "everyone" else config.selector, federation))
+    if study == "optimizers" or (study == "ablation" and config.selector == "uniform"):
+        where = federation if study == "optimizers" else "waterbirds-dist"
+        return OPTIMIZERS.get((optimizer, config.selector, where))
+    if study == "ablation":
+        matrix = "known" if config.estimator == "oracle" else "predicted"
+        message = "matrix" if config.selector == "group_balance" else "triplet"
+        return ABLATION.get((config.pretraining_rounds, matrix, message, optimizer))
+    return None
+
+
+@dataclass(frozen=True)
+class Formulas:
+    """A row of Table II; ours where the paper has none."""
+
+    frequency: str
+    communication: str
+    client: str
+    server: str
+    in_paper: bool = True
+
+
+OVERHEAD = {
+    "FedDiverse, paper's estimator": Formulas("t = 1", "3", "∀k: 2·O(n_k|θ|)", "O(K)"),
+    "FedDiverse, consensus": Formulas("t = 1", "moments + 3", "∀k: O(n_k|θ|)", "O(K)", in_paper=False),
+    "Uniform": Formulas("0", "0", "0", "O(1)"),
+    "Round robin": Formulas("0", "0", "0", "O(1)"),
+    "FedNova, all clients": Formulas("∀t", "3 + ∀k∉K': θ_k", "O(1) + ∀k∉K': O(n_k|θ|)", "O(K)"),
+    "pow-d": Formulas("∀t", "1 + ∀k∉K': θ", "∀k∉K': O(n_k|θ|)", "O(K log K)"),
+    "FedPNS": Formulas("0", "0", "0", "O(K²|θ|²)"),
+    "HCSFed": Formulas("t = 1", "r·θ_k", "r|θ|²", "t = 1: O(K·r|θ|), then O(K)"),
+    "Group balance": Formulas("t = 1", "moments + |Y||A|", "∀k: O(n_k|θ|)", "t = 1: O(K(|Y||A|)²), then O(K)",
+                              in_paper=False),
+    "Fed-CBS": Formulas("t = 1", "|Y|", "O(n_k)", "O(κK|Y|)", in_paper=False),
+    "Oort": Formulas("∀t", "2", "∀k∈K': O(n_k|θ|)", "O(K log K)", in_paper=False),
+    "Label entropy": Formulas("t = 1", "|Y|", "O(n_k)", "O(κK|Y|)", in_paper=False),
+}  # fmt: skip
+"""Table II, by the names of our rows (`experiment.overhead.METHODS`)."""
