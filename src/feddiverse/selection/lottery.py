@@ -47,7 +47,7 @@ class Lottery:
         return int(self._sums[:block].sum() + self._blocks[block, :place].sum())
 
     def remove(self, position: int) -> None:
-        """Take a position's tickets out of the drum."""
+        """Take a position's tickets out, until `put_back`."""
         block, place = divmod(position, self._width)
         self._removed[position] = int(self._blocks[block, place])
         self._put(position, 0)
