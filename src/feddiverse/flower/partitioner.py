@@ -39,18 +39,18 @@ class CountsPartitioner(Partitioner):  # type: ignore[misc]  # flwr-datasets has
         self._columns = (label_by, attribute_by)
         self._values = (labels, attributes)
         self._seed = seed
-        self._hands: Sequence[Ids] | None = None
+        self._client_ids: Sequence[Ids] | None = None
 
     def load_partition(self, partition_id: int) -> Any:
         """The samples of one client, a `datasets.Dataset`."""
         if not 0 <= partition_id < self.num_partitions:
             raise UserError(f"There is no partition {partition_id}: the split has {self.num_partitions}.")
-        if self._hands is None:
+        if self._client_ids is None:
             columns = (_numbered(self.dataset, *pair) for pair in zip(self._columns, self._values, strict=True))
             (y, class_names), (a, attribute_names) = columns
             source: Any = _Columns(y, a, class_names, attribute_names)
-            self._hands = deal("", source, self.counts, 0, self._seed).client_ids
-        return self.dataset.select(self._hands[partition_id].tolist())
+            self._client_ids = deal("", source, self.counts, 0, self._seed).client_ids
+        return self.dataset.select(self._client_ids[partition_id].tolist())
 
     @property
     def num_partitions(self) -> int:
