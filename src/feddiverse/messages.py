@@ -21,6 +21,10 @@ estimated attribute e and true attribute t. They are sent where the data's attri
 their bytes are not counted: no real client could send them."""
 
 
+def _no_weights() -> NDArray[np.float32]:
+    return np.zeros((0, 0), np.float32)
+
+
 @dataclass(frozen=True)
 class Task:
     """A question to a client. `seed` and `round` key the randomness the client may need to answer it.
@@ -41,7 +45,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Train(Task):
-    """Local SGD from θ. Reply: vector θ_k; metrics `loss` (mean over the steps) and `steps`."""
+    """Local SGD from θ. Reply: vector θ_k; metrics `loss` (mean over the steps) and `steps`.
+
+    `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it read them
+    (`AttributeTriplet`) with at least `draw_confidence`; empty: every sample once.
+    """
 
     epochs: int = 1
     batch_size: int = 28
@@ -49,6 +57,8 @@ class Train(Task):
     momentum: float = 0.9
     weight_decay: float = 0.0
     prox_mu: float = 0.0
+    draw: NDArray[np.float32] = field(default_factory=_no_weights, compare=False)
+    draw_confidence: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +139,8 @@ class AttributeTriplet(FeatureMoments):
     Coordinates (as above) of class y and attribute a lie around `centres[y, a]` with unit covariance; about
     `shares[y, a]` of all clients' samples of class y show a. Reply: metrics `ci`, `ai`, `sc`.
 
-    With `matrix`, also the vector [Y·A] of counts.
+    The client remembers what it read, for `Train.draw`, `GroupSums` and `HeadErrors`. With `matrix`, also the vector
+    [Y·A] of counts, of samples read with a posterior of at least `confidence`.
     """
 
     directions: NDArray[np.float32]  # [d, q]
@@ -137,6 +148,31 @@ class AttributeTriplet(FeatureMoments):
     centres: NDArray[np.float32]  # [Y, A, q]
     shares: NDArray[np.float32]  # [Y, A]
     matrix: bool = False
+    confidence: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSums(FeatureMoments):
+    """Rebalancing, first question: sums of features under θ, each sample with the weight of its group [Y, A].
+
+    Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
+    triangle d(d+1)/2]. Samples read with less than `confidence` do not count.
+    """
+
+    weights: NDArray[np.float32]  # [Y, A]
+    confidence: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadErrors(FeatureMoments):
+    """Rebalancing, second question: how good are these last layers? Asked of clients whose sums they were not made of.
+
+    Reply: vector [H·Y·A | Y·A]: squared errors of each head, summed over the sure samples of each group; then counts.
+    """
+
+    heads: NDArray[np.float32]  # [H, Y, d + 1]: weights and bias
+    weights: NDArray[np.float32]  # [Y, A]: groups of weight 0 do not count
+    confidence: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,10 @@ def run(
     set_: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Any config key, or a parameter of a part (selector.NAME=…)."
     ),
+    draw: str | None = typer.Option(None, help="How clients draw samples: plain, or balanced over hidden groups."),
+    rebalance: bool = typer.Option(
+        False, "--rebalance", help="Solve the last layer anew, hidden groups weigh equally."
+    ),
     out: Path | None = typer.Option(None, help="Run directory (default: runs/<name of the run>)."),
     resume: Path | None = typer.Option(
         None, metavar="DIR", help="Go on with the run in this directory; with more --rounds, train it further."
@@ -53,6 +57,7 @@ def run(
         "rounds": rounds, "seed": seed, "model": model, "checkpoint": checkpoint, "num_selected": clients_per_round,
         "lr": lr, "epochs": epochs, "batch_size": batch_size, "image_size": image_size, "data_dir": data_dir,
     }  # fmt: skip
+    given |= {"draw": draw, "rebalance": rebalance or None}
     given = {key: value for key, value in given.items() if value is not None}
     settings, directory = _settings(given, config, set_, out, resume)
 

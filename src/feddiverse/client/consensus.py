@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse import seeding
+from feddiverse.client.draws import remember
 from feddiverse.client.evaluation import compared_with_truth, features
 from feddiverse.data.federation import Samples
 from feddiverse.heterogeneity import triplet
@@ -54,11 +55,14 @@ def attribute_triplet(
     """Three numbers: the triplet of the client's samples, each counted under its most likely attribute."""
     coordinates = projected(task, features(theta, samples, model)) @ task.directions - task.origin
     likelihoods = log_likelihoods(coordinates, task.centres[samples.y])
-    a = most_likely(likelihoods, samples.y, task.shares.astype(np.float64))
-    matrix = np.zeros(task.shares.shape)
+    posterior = posteriors(likelihoods, samples.y, task.shares.astype(np.float64))
+    remember(samples, posterior)
+    a = posterior.argmax(axis=1)
+    matrix, sure = np.zeros(task.shares.shape), np.zeros(task.shares.shape)
     np.add.at(matrix, (samples.y, a), 1)
+    np.add.at(sure, (samples.y, a), posterior.max(axis=1) >= task.confidence)
     metrics = dict(zip(("ci", "ai", "sc"), triplet(matrix).tolist(), strict=True))
-    vector = matrix.ravel().astype(np.float32) if task.matrix else None
+    vector = sure.ravel().astype(np.float32) if task.matrix else None
     return Reply(client_id, vector=vector, metrics=metrics | compared_with_truth(a, samples))
 
 
@@ -76,8 +80,8 @@ def log_likelihoods(coordinates: Floats, centres: NDArray[np.float32]) -> Floats
     return np.asarray(-0.5 * np.square(distances).sum(axis=2))
 
 
-def most_likely(likelihoods: Floats, y: NDArray[np.int64], shares: Floats) -> NDArray[np.int64]:
-    """[n]: each sample's attribute, given how often this client shows each attribute in each class.
+def posteriors(likelihoods: Floats, y: NDArray[np.int64], shares: Floats) -> Floats:
+    """[n, A]: each sample's attribute, given how often this client shows each attribute in each class.
 
     Those shares are found by expectation-maximisation with the densities held fixed, from the federation's shares as
     a prior. Where values overlap, a plain threshold would put the tail of a client's only attribute on the other side,
@@ -92,4 +96,5 @@ def most_likely(likelihoods: Floats, y: NDArray[np.int64], shares: Floats) -> ND
         counts = np.zeros_like(own)
         np.add.at(counts, position, posterior)
         own = (counts + PRIOR_SAMPLES * shares[present]) / (sizes[:, None] + PRIOR_SAMPLES)
-    return np.asarray((weights * own[position]).argmax(axis=1))
+    posterior = weights * own[position]
+    return np.asarray(posterior / posterior.sum(axis=1, keepdims=True))

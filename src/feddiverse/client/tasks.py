@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from feddiverse.client import consensus, evaluation, paper, training
+from feddiverse.client import balance, consensus, evaluation, paper, training
+from feddiverse.client.draws import Unread
 from feddiverse.client.sketch import compress
 from feddiverse.data.federation import Samples
 from feddiverse.messages import (
@@ -15,6 +16,8 @@ from feddiverse.messages import (
     Evaluate,
     FeatureHistogram,
     FeatureMoments,
+    GroupSums,
+    HeadErrors,
     LabelCounts,
     Loss,
     PaperTriplet,
@@ -82,6 +85,8 @@ ANSWERS: dict[type[Task], Answer] = {
     FeatureMoments: consensus.feature_moments,
     FeatureHistogram: consensus.feature_histogram,
     AttributeTriplet: consensus.attribute_triplet,
+    GroupSums: balance.group_sums,
+    HeadErrors: balance.head_errors,
 }
 
 
@@ -92,7 +97,7 @@ def answer(task: Task, theta: Vector, client_id: int, samples: Samples, model: F
         if not len(samples):
             raise ValueError("it has no samples")
         reply = ANSWERS[type(task)](task, theta, client_id, samples, model)
-    except training.Diverged as error:
+    except (training.Diverged, Unread) as error:
         reply = Reply(client_id, failure=str(error))
     except Exception as error:
         reply = Reply(client_id, failure=f"{type(error).__name__}: {error}")

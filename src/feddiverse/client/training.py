@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from feddiverse import seeding
+from feddiverse.client.draws import balanced_epoch
 from feddiverse.data.federation import Samples
 from feddiverse.messages import Sketch, Train, Vector
 from feddiverse.models import FlatModel, native
@@ -39,7 +40,8 @@ def train(task: Train | Sketch, theta: Vector, client_id: int, samples: Samples,
     optimiser = SGD(model, task)
     losses: list[float] = []
     for _ in range(task.epochs):
-        for x, y in batches(samples, rng.permutation(len(samples)), task.batch_size, model):
+        order = balanced_epoch(task, samples, rng) if task.draw.size else rng.permutation(len(samples))
+        for x, y in batches(samples, order, task.batch_size, model):
             loss = functional.cross_entropy(model.module(x), y)
             losses.append(loss.item())
             if not math.isfinite(losses[-1]):

@@ -5,7 +5,7 @@ from. They are read only when a client is asked (`Federation.client`), so client
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -23,7 +23,8 @@ class Samples:
     """What a model sees, with its class and, where it is known, its attribute.
 
     `x` is uint8 for pictures [n, channels, height, width], or float of any shape [n, …]. `a` serves evaluation and the
-    oracle; training never reads it.
+    oracle; training never reads it. `memory` is what the client itself keeps between questions, such as the
+    attributes it read; it never leaves the client.
 
     >>> len(Samples(np.zeros((2, 5), np.float32), y=np.array([0, 1]), a=None))
     2
@@ -32,6 +33,7 @@ class Samples:
     x: NDArray[Any]
     y: Ids
     a: Ids | None
+    memory: dict[str, NDArray[Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.y)

@@ -1,6 +1,7 @@
 """The local engine: every client of a federation on this machine, spread over its cores, or on its accelerator."""
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from feddiverse.data.federation import Federation
 from feddiverse.engine.machine import choose_device, usable_cores
 from feddiverse.engine.pool import Pool
-from feddiverse.engine.worker import Answer, Job, Worker
+from feddiverse.engine.worker import Answer, Job, Memory, Worker
 from feddiverse.errors import RunError, UserError
 from feddiverse.messages import Evaluate, Reply, Task, Vector
 
@@ -137,6 +138,7 @@ class InProcess:
         import torch
 
         self._worker: Worker | None = worker
+        self._memories: defaultdict[Job, Memory] = defaultdict(dict)
         self._threads_before = torch.get_num_threads()
         if one_thread:  # the same bits as a worker process
             torch.set_num_threads(1)
@@ -145,7 +147,7 @@ class InProcess:
         for job in jobs:
             if self._worker is None:
                 raise RuntimeError("the engine is closed")
-            yield self._worker.answer(task, theta, job)
+            yield self._worker.answer(task, theta, job, self._memories[job])
 
     def close(self) -> None:
         if self._worker is not None:

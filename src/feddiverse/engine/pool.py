@@ -3,14 +3,14 @@
 import multiprocessing
 import os
 import warnings
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
 from feddiverse.engine.shared import SharedVectors
-from feddiverse.engine.worker import TEST_SET, Job, Worker, serve
+from feddiverse.engine.worker import TEST_SET, Job, Memory, Worker, serve
 from feddiverse.messages import Reply, Task, Vector
 
 ATTEMPTS = 2  # a job whose worker dies is tried once more
@@ -47,6 +47,7 @@ class Pool:
         self._worker = worker  # each process has a copy of it, by forking
         self._shared = SharedVectors(num_weights, num_workers)
         self._workers: list[WorkerProcess] = []
+        self._memories: defaultdict[Job, Memory] = defaultdict(dict)  # of clients, kept for whichever worker is next
         self._is_running = self._is_closed = False
 
     @property
@@ -110,7 +111,7 @@ class Pool:
                 free_slots.remove(pending.slot)
             worker.pending = pending
             try:
-                worker.connection.send((task, pending.job, pending.slot))
+                worker.connection.send((task, pending.job, pending.slot, self._memories[pending.job]))
                 pending.attempts += 1
             except OSError:  # it died while idle: not the job's fault
                 self._kill(worker)
@@ -124,7 +125,9 @@ class Pool:
             worker = workers[connection]
             pending = worker.pending
             try:
-                reply, size = connection.recv()
+                reply, size, memory = connection.recv()
+                if pending is not None and memory:
+                    self._memories[pending.job] = memory
             except (EOFError, OSError):
                 reply, size = None, None
                 self._kill(worker)

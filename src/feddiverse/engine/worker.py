@@ -11,7 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from feddiverse.data.federation import Federation, Samples
 from feddiverse.engine.shared import SharedVectors
@@ -24,6 +26,9 @@ Answer = Callable[[Task, Vector, int, Samples, "FlatModel"], Reply]
 
 Job = int | range
 """Whose data a task is about: a client's, by its id, or a range of the test set."""
+
+Memory = dict[str, NDArray[Any]]
+"""What a client keeps between questions; small, and its own."""
 
 TEST_SET = -1  # the client id under which the server's own test set is asked
 
@@ -38,12 +43,15 @@ class Worker:
         self._cache: OrderedDict[Job, Samples] = OrderedDict()
         self._free_bytes = cache_bytes
 
-    def answer(self, task: Task, theta: Vector, job: Job) -> Reply:
+    def answer(self, task: Task, theta: Vector, job: Job, memory: Memory | None = None) -> Reply:
+        """`memory`: what the client keeps between questions, changed in place."""
         client = job if isinstance(job, int) else TEST_SET
         try:
             samples = self._samples(job)
         except Exception as error:
             return Reply(client, failure=f"its data cannot be read: {error}")
+        if memory is not None:
+            samples = replace(samples, memory=memory)
         return self._answer(task, theta, client, samples, self._model)
 
     def _samples(self, job: Job) -> Samples:
@@ -67,9 +75,10 @@ def _num_bytes(samples: Samples) -> int:
 def serve(
     worker: Worker, shared: SharedVectors, pipe: Connection, inherited: Iterable[Connection], parent: int
 ) -> None:
-    """A worker process: answer `(task, job, slot)` until the parent is gone or kills it.
+    """A worker process: answer `(task, job, slot, memory)` until the parent is gone or kills it.
 
-    A reply's vector goes into its slot of shared memory, the rest of it through the pipe, as `(reply, size or None)`.
+    A reply's vector goes into its slot of shared memory, the rest of it through the pipe, as `(reply, size or None,
+    memory)`: what a client remembers goes back to the parent, since another worker may be asked next.
     """
     _end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
@@ -83,15 +92,15 @@ def serve(
     shared.theta.flags.writeable = False
     while True:
         try:
-            task, job, slot = pipe.recv()
+            task, job, slot, memory = pipe.recv()
         except EOFError:
             return
-        reply = worker.answer(task, shared.theta, job)
+        reply = worker.answer(task, shared.theta, job, memory)
         vector = reply.vector
         if vector is not None and shared.put(slot, vector):
-            pipe.send((replace(reply, vector=None), vector.size))
+            pipe.send((replace(reply, vector=None), vector.size, memory))
         else:
-            pipe.send((reply, None))
+            pipe.send((reply, None, memory))
 
 
 def _use_one_thread() -> None:

@@ -45,12 +45,14 @@ class Consensus(Estimator):
         num_classes: int,
         num_attributes: int = 2,
         consensus_dimensions: int = 256,
+        confidence: float = 0.0,
     ) -> None:
         super().__init__()
         self.seed = seed
         self.num_classes = num_classes
         self.num_attributes = num_attributes
         self.dimensions = consensus_dimensions
+        self.confidence = confidence  # posterior from which a sample is counted in a matrix
         self.reading: Reading | None = None
 
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
@@ -64,6 +66,7 @@ class Consensus(Estimator):
             self.dimensions,
             **reading,
             matrix=matrix,
+            confidence=self.confidence,
         )
         found = {}
         cells = reading["shares"].size if matrix else 0

@@ -31,6 +31,7 @@ class Snapshot:
     lost_in_a_row: int
     seconds: float
     evaluation: Plain = field(default_factory=dict)
+    balancer: Plain = field(default_factory=dict)
 
 
 def pack(snapshot: Snapshot) -> bytes:

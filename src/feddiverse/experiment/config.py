@@ -80,6 +80,10 @@ class Config:
     server_beta2: float = _key(0.99, "FedAdam's and FedYogi's β₂", low=0, below=1)
     server_tau: float = _key(0.001, "FedOpt's adaptivity τ", above=0)
     evaluate_every: int = _key(OWN, "rounds between evaluations; the last is always evaluated", low=1)
+    draw: str = _key(
+        "plain", "how clients draw samples: plain, or balanced over hidden groups", choices=("plain", "balanced")
+    )
+    rebalance: bool = _key(False, "solve the last layer anew at the end, every hidden group of equal weight")
     coverage: float = _key(0.0, "feddiverse's guard against asking the same few clients; 0: the paper's rule", low=0)
     pow_d_candidates: int = _key(0, "pow_d's d; 0: every client", low=0)
     fedpns_alpha: float = _key(2.0, "FedPNS α", above=0)
@@ -152,8 +156,10 @@ def _checked(name: str, type_: Any, value: Any, rule: Mapping[str, Any]) -> Any:
     if type_ is float and type(value) is int:
         value = float(value)
     if type(value) is not type_:
-        kinds = {int: "a whole number", float: "a number", str: "text"}
+        kinds = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
         raise UserError(f"Config key '{name}' must be {kinds[type_]}, not {value!r}.")
+    if type_ is bool:
+        return value
     if type_ is str:
         if any("\ud800" <= c <= "\udfff" for c in value):  # bytes that are no text, as the command line passes them on
             raise UserError(f"Config key '{name}' must be text in UTF-8, not {value!r}.")

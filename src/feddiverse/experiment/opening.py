@@ -13,6 +13,7 @@ from feddiverse import registry
 from feddiverse.data import open_federation
 from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
+from feddiverse.estimation.balancer import CONFIDENCE, Balancer, Head
 from feddiverse.estimation.base import Estimator
 from feddiverse.experiment.config import PARTS, Config, settings
 from feddiverse.messages import Train, Vector
@@ -79,6 +80,21 @@ class Opened:
         made: Estimator = registry.make(registry.ESTIMATOR, name, self.settings) if name else self._part("estimator")
         return made
 
+    def balancer(self) -> Balancer | None:
+        """What makes hidden groups count equally, where the config asks for it. It reads with θ₀."""
+        if not (self.config.rebalance or self.config.draw == "balanced"):
+            return None
+        known = {**self.settings, "confidence": CONFIDENCE}
+        estimator: Estimator = registry.make(registry.ESTIMATOR, "consensus", known)
+        return Balancer(estimator, self.initial_theta(), self.config.seed)
+
+    def head(self) -> Head:
+        """Where in θ the last layer is."""
+        from feddiverse.models import build
+
+        weight, bias, dimensions = build(self.spec).head()
+        return Head(weight, bias, self.spec.num_classes, dimensions)
+
     def _part(self, key: str) -> Any:
         part = self.objects.parts.get(key, getattr(self.config, key))
         made = registry.make(PARTS[key], part, self.settings, self.config.parameters(key))
@@ -103,6 +119,7 @@ class Opened:
             evaluate_every=config.evaluate_every,
             pretraining_rounds=config.pretraining_rounds,
             pretraining=FedAvg(config.weighting),
+            balanced_draws=config.draw == "balanced",
         )
 
 

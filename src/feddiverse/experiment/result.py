@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feddiverse.data.arrays import as_samples
 from feddiverse.errors import UserError
-from feddiverse.experiment.run_directory import read_checkpoint, read_config, read_json, read_records
+from feddiverse.experiment.run_directory import read_checkpoint, read_config, read_json, read_records, read_theta
 from feddiverse.messages import Vector
 
 if TYPE_CHECKING:  # none of them is needed to look at numbers
@@ -60,6 +60,14 @@ class Result:
     def worst_group_accuracy(self) -> float | None:
         worst: float | None = self.summary["worst_group_accuracy"]
         return worst
+
+    @property
+    def rebalanced(self) -> dict[str, Any] | None:
+        """What the head solved anew does: `worst_group_accuracy`, `accuracy`, `groups`, …; None where there is none.
+
+        `accuracy` and the like are those of the trained head; `model` and `predict` are of the rebalanced one.
+        """
+        return self.summary.get("rebalanced")
 
     @property
     def groups(self) -> list[dict[str, Any]]:
@@ -177,6 +185,9 @@ def digest(theta: Vector) -> str:
 
 
 def _theta_of(path: Path) -> Vector:
+    """Of the model that a run gives: the one with the rebalanced head, if that was asked for."""
+    if (path / "rebalanced.safetensors").is_file():
+        return read_theta(path / "rebalanced.safetensors")
     snapshot = read_checkpoint(path)
     if snapshot is None:
         raise UserError(f"The run in {path} has no checkpoint, so its model is not there.")

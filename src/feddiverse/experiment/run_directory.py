@@ -14,12 +14,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+import numpy as np
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 
 from feddiverse import files
 from feddiverse.errors import RunError, UserError
 from feddiverse.experiment import checkpoint
 from feddiverse.experiment.config import KEYS, PARTS, Config, differences, from_mapping, read_toml, to_toml
+from feddiverse.messages import Vector
 
 NAMED = ("federation", "selector", "aggregator", "seed")
 
@@ -62,6 +66,15 @@ def read_checkpoint(path: Path) -> checkpoint.Snapshot | None:
     """The last checkpoint of the run in this directory, or None where there is none."""
     file = path / "checkpoint.safetensors"
     return checkpoint.unpack(file.read_bytes(), file) if file.exists() else None
+
+
+def read_theta(path: Path) -> Vector:
+    """The vector that `RunDirectory.write_theta` wrote."""
+    try:
+        theta: Vector = load_file(path)["theta"]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise UserError(f"{path} is damaged ({error}); remove it and run again.") from error
+    return theta
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -207,6 +220,10 @@ class RunDirectory:
             if self._rounds is not None:
                 os.fsync(self._rounds)
         files.write(self.path / "checkpoint.safetensors", checkpoint.pack(snapshot))
+
+    def write_theta(self, name: str, theta: Vector) -> None:
+        """A vector of weights in a file of its own."""
+        files.write(self.path / name, save({"theta": np.ascontiguousarray(theta)}))
 
     def go_back_to_checkpoint(self) -> checkpoint.Snapshot | None:
         """The last checkpoint, with `rounds.jsonl` cut to its rounds; None (and no lines) before the first."""

@@ -28,7 +28,8 @@ from feddiverse.experiment.run_directory import RunDirectory, read_config, read_
 from feddiverse.experiment.truth import TruthKept
 from feddiverse.messages import Engine, Vector
 from feddiverse.server.groups import accuracies
-from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Round, rounds
+from feddiverse.server.meter import Meter
+from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Evaluate, Round, rounds
 
 log = logging.getLogger("feddiverse")
 
@@ -144,6 +145,7 @@ class _Run:
         self.opened, self.directory = opened, directory
         self.config, self.federation = opened.config, opened.federation
         self.selector, self.aggregator, self.plan = opened.selector(), opened.aggregator(), opened.plan
+        self.balancer = opened.balancer()
         self.history: list[dict[str, Any]] = []
         snapshot: Snapshot | None = None
         self._news: list[str] = []
@@ -156,6 +158,8 @@ class _Run:
         else:
             self.aggregator.restore(snapshot.aggregator)
             self.selector.restore(snapshot.selector)
+            if self.balancer is not None:
+                self.balancer.restore(snapshot.balancer)
         self.start = snapshot
         self._told = {warning for record in self.history for warning in record["warnings"]}
         self._triplets: dict[str, Any] = {}
@@ -183,7 +187,7 @@ class _Run:
             self._truth = TruthKept(engine, self.start.evaluation)
             loop = rounds(
                 self._truth, self.selector, self.aggregator, evaluate, self.plan,
-                theta, self.start.round, self.start.lost_in_a_row,
+                theta, self.start.round, self.start.lost_in_a_row, self.balancer,
             )  # fmt: skip
             for done in loop:
                 theta = done.theta
@@ -194,13 +198,36 @@ class _Run:
                     if done.test is None and evaluate:
                         self._add_test(replace(done, test=accuracies(evaluate(theta))))
                     break
+            rebalanced = self._rebalance(theta, evaluate) if self.config.rebalance else None
         if self.start.round == self.config.rounds and self.start.lost_in_a_row >= MAX_LOST_IN_A_ROW:
             raise RunError(
                 f"No client sent usable weights in the last {self.start.lost_in_a_row} rounds of the run in "
                 f"{self._where}; delete it and run it again."
             )
         self._write_triplets()  # in case the run was killed just before it
-        return self._finish(theta, stopped)
+        return self._finish(theta, stopped, rebalanced)
+
+    def _rebalance(self, theta: Vector, evaluate: Evaluate | None) -> tuple[Vector, dict[str, Any]] | None:
+        """θ with its head solved anew, and what `result.json` says of it; None where no attribute is seen."""
+        assert self.balancer is not None
+        started, meter, number = time.perf_counter(), Meter(self._truth), self.history[-1]["round"] + 1
+        self.balancer.learn(number, self._truth.clients, meter.with_theta(self.balancer.theta))
+        solved = self.balancer.solve(number, theta, self.opened.head(), meter.with_theta(theta))
+        if solved is None:
+            return None
+        changed, settings = solved
+        tested = accuracies(evaluate(changed)) if evaluate else None
+        traffic = meter.take()
+        return changed, {
+            "worst_group_accuracy": tested and tested.worst_group_accuracy,
+            "accuracy": tested and tested.accuracy,
+            "groups": tested and tested.groups,
+            "theta_sha256": digest(changed),
+            "bytes_up": sum(row["bytes_up"] for row in traffic.values()),
+            "bytes_down": sum(row["bytes_down"] for row in traffic.values()),
+            "seconds": time.perf_counter() - started,
+            "settings": settings,
+        }
 
     @property
     def _where(self) -> str:
@@ -240,7 +267,7 @@ class _Run:
         selector = copy.deepcopy(self.selector.state())
         return Snapshot(
             done.round, done.theta, self.aggregator.state(), selector, done.lost_in_a_row, self._seconds,
-            self._truth.state(),
+            self._truth.state(), {} if self.balancer is None else self.balancer.state(),
         )  # fmt: skip
 
     def _write_checkpoint(self, snapshot: Snapshot) -> None:
@@ -253,8 +280,12 @@ class _Run:
         if self._triplets and self.directory is not None:
             self.directory.write_json("triplets.json", self._triplets)
 
-    def _finish(self, theta: Vector, stopped: bool) -> Result:
+    def _finish(self, theta: Vector, stopped: bool, rebalanced: tuple[Vector, dict[str, Any]] | None) -> Result:
         result = summary(self.history, self.federation.counts, self.config, self._seconds, digest(theta))
+        if self.config.rebalance:  # None: no attribute was seen, so there was nothing to balance
+            result["rebalanced"] = rebalanced and rebalanced[1]
+            if rebalanced and self.directory is not None:
+                self.directory.write_theta("rebalanced.safetensors", rebalanced[0])
         if stopped:
             result["stopped"] = True  # by on_round, before all rounds of the config
         if self.directory is not None:
@@ -263,7 +294,7 @@ class _Run:
         return Result(
             summary=result,
             history=self.history,
-            theta=theta,
+            theta=rebalanced[0] if rebalanced else theta,
             about=describe_model(self.opened.spec, self.federation),
             triplets=self._triplets,
             factory=self.opened.objects.model,

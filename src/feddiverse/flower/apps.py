@@ -92,7 +92,9 @@ def _hello(config: Config | None, device: str, shared: Any, message: Message, co
 
 def _answer(config: Config | None, device: str, shared: Any, message: Message, context: Context) -> Message:
     client, site = _open(config, device, shared, context)
-    reply = site.answer(wire.decode_task(message.content), wire.theta_in(message.content), client)
+    memory = wire.read_memory(context.state)
+    reply = site.answer(wire.decode_task(message.content), wire.theta_in(message.content), client, memory)
+    wire.write_memory(context.state, memory)
     return Message(wire.encode_reply(reply), reply_to=message)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from feddiverse.client import tasks
 from feddiverse.engine.local import CACHE_BYTES
-from feddiverse.engine.worker import Worker
+from feddiverse.engine.worker import Memory, Worker
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.opening import Objects, open_run
 from feddiverse.flower.partition_file import read_partition
@@ -31,8 +31,8 @@ class SimulatedSite:
     def num_examples(self, client: int) -> int:
         return self._sizes[client]
 
-    def answer(self, task: Task, theta: Vector, client: int) -> Reply:
-        return self._worker.answer(task, theta, client)
+    def answer(self, task: Task, theta: Vector, client: int, memory: Memory) -> Reply:
+        return self._worker.answer(task, theta, client, memory)
 
 
 def _without_parts(config: Config) -> Config:
@@ -55,8 +55,8 @@ class FileSite:
     def num_examples(self, client: int) -> int:
         return len(self._samples)
 
-    def answer(self, task: Task, theta: Vector, client: int) -> Reply:
-        return tasks.answer(task, theta, client, self._samples, self._model)
+    def answer(self, task: Task, theta: Vector, client: int, memory: Memory) -> Reply:
+        return tasks.answer(task, theta, client, replace(self._samples, memory=memory), self._model)
 
 
 @functools.lru_cache(maxsize=1)

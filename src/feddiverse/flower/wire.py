@@ -19,6 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from feddiverse.messages import EVALUATION_ONLY, Reply, Task, Train, Vector
 from feddiverse.server.meter import WITHOUT_THETA
 
+MEMORY = "feddiverse.memory"
 TASK, TASK_ARRAYS = "feddiverse.task", "feddiverse.arrays"  # names that no other app's records have
 ARRAYS, METRICS, TROUBLE = "arrays", "metrics", "trouble"
 THETA, VECTOR = "theta", "vector"
@@ -187,3 +188,15 @@ def _is_sensible(name: str, value: float, num_examples: int) -> bool:
         return True
     attributes = name.removeprefix(EVALUATION_ONLY)
     return re.fullmatch(r"[0-9]{1,3}\.[0-9]{1,3}", attributes) is not None and 0 <= value <= num_examples
+
+
+def read_memory(state: RecordDict) -> dict[str, Any]:
+    """What this node remembers between questions (`Samples.memory`): Flower keeps it where the node is."""
+    arrays = state.array_records.get(MEMORY)
+    return {} if arrays is None else {name: array.numpy() for name, array in arrays.items()}
+
+
+def write_memory(state: RecordDict, memory: Mapping[str, Any]) -> None:
+    """Keep it for the next question."""
+    if memory:
+        state[MEMORY] = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in memory.items()})

@@ -48,6 +48,20 @@ class FlatModel:
         """The part of θ that SGD moves, [P]; a view."""
         return self.theta[: self.num_parameters]
 
+    def head(self) -> tuple[slice, slice, int]:
+        """Where in θ the weights and the bias of the model's linear head are, and how many features it takes."""
+        head = self.module.head
+        if not isinstance(head, nn.Linear) or head.bias is None or head.out_features != self.spec.num_classes:
+            raise UserError(
+                f"The model {self.spec.name} has no linear last layer with a bias, one output a class, that could be"
+                " solved anew: leave rebalance out, or give it one."
+            )
+        places = []
+        for part in (head.weight, head.bias):
+            start = (part.data_ptr() - self.theta.data_ptr()) // self.theta.element_size()
+            places.append(slice(start, start + part.numel()))
+        return places[0], places[1], head.in_features
+
     def load(self, vector: Vector) -> None:
         """Take θ from a vector of the same length."""
         if vector.shape != self.theta.shape:

@@ -63,7 +63,7 @@ class HCSFed(Selector):
         prox_mu: float = 0.0,
     ) -> None:
         self.num_clusters = hcsfed_clusters
-        self.question = Sketch(seed, 0, epochs, batch_size, lr, momentum, weight_decay, prox_mu, hcsfed_rate)
+        self.question = Sketch(seed, 0, epochs, batch_size, lr, momentum, weight_decay, prox_mu, rate=hcsfed_rate)
         self._sketches: dict[int, list[float]] = {}
         self._centres: Floats = np.zeros((0, 0))
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.errors import RunError
+from feddiverse.estimation.balancer import Balancer
 from feddiverse.messages import Engine, Train, Vector
 from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
@@ -30,6 +31,7 @@ Evaluate = Callable[[Vector], NDArray[np.int64]]
 class Plan:
     """What the loop needs to know besides who selects and who aggregates. `train` is the local training asked for.
 
+    `balanced_draws`: clients draw their samples so that every hidden group counts equally.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     """
 
@@ -38,6 +40,7 @@ class Plan:
     num_selected: int
     evaluate_every: int
     pretraining_rounds: int = 0
+    balanced_draws: bool = False
     pretraining: Aggregator = field(default_factory=FedAvg)
 
 
@@ -68,6 +71,7 @@ def rounds(
     theta: Vector,
     done: int = 0,
     lost_in_a_row: int = 0,
+    balancer: Balancer | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
     meter = Meter(engine)
@@ -86,6 +90,11 @@ def rounds(
             chosen = selector.choose(number, plan.num_selected, clients, meter.with_theta(theta), generator)
             selected = checked_choice(chosen, clients)
             warnings = [*(f"Round {number}: {warning}" for warning in meter.warnings()), *selector.warnings()]
+        if balancer is not None:
+            balancer.learn(number, clients, meter.with_theta(balancer.theta))
+            warnings += balancer.warnings()
+            if plan.balanced_draws:
+                task = replace(task, draw=balancer.draw, draw_confidence=balancer.confidence)
         selection_seconds = time.perf_counter() - start - meter.waited
 
         # Largest first, so that no worker is left with a long client at the end.

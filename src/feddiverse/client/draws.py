@@ -1,0 +1,46 @@
+"""Which samples a client draws for an epoch, where every hidden group shall count equally (docs/rebalance.md).
+
+A client reads the attribute of its own samples once (`AttributeTriplet`), and remembers it: that never leaves it.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse.data.federation import Ids, Samples
+from feddiverse.messages import Train
+
+ATTRIBUTE, CONFIDENCE = "attribute", "confidence"
+"""What a client remembers of its samples once it has read them: the likeliest attribute, and its posterior."""
+
+
+def remember(samples: Samples, posterior: NDArray[np.float64]) -> None:
+    """Keep what was read, from the posterior [n, A]."""
+    samples.memory[ATTRIBUTE] = posterior.argmax(axis=1)
+    samples.memory[CONFIDENCE] = posterior.max(axis=1)
+
+
+class Unread(Exception):
+    """The client is asked for what it can only say once it has read its attributes."""
+
+
+def sample_weights(samples: Samples, weights: NDArray[np.float32], confidence: float) -> NDArray[np.float64]:
+    """[n]: the weight of each sample's group [Y, A]; 0 for one whose attribute is not sure enough."""
+    if ATTRIBUTE not in samples.memory or len(samples.memory[ATTRIBUTE]) != len(samples):
+        raise Unread("it has not read its attributes: they must be asked for first")
+    of_group = weights.astype(np.float64)[samples.y, samples.memory[ATTRIBUTE]]
+    return np.where(samples.memory[CONFIDENCE] >= confidence, of_group, 0.0)
+
+
+def balanced_epoch(task: Train, samples: Samples, rng: np.random.Generator) -> Ids:
+    """As many samples as the client has, in random order, each drawn in proportion to its group's weight.
+
+    Systematic draws: a sample of weight w is drawn ⌊wn⌋ or ⌈wn⌉ times, never by luck more often. A client without any
+    sure sample, or only of groups without weight, takes all of its samples once.
+    """
+    weights = sample_weights(samples, task.draw, task.draw_confidence)
+    n = len(weights)
+    if not weights.any():
+        return rng.permutation(n)
+    ends = np.cumsum(weights) / weights.sum()
+    places = np.searchsorted(ends, (np.arange(n) + rng.random()) / n, side="right")
+    return rng.permutation(np.minimum(places, n - 1))
