@@ -71,7 +71,7 @@ def test_parquet_files_become_the_official_layout(
         sets = []
         for source in (fetched, original):
             y, a = getattr(source, f"{side}_y"), getattr(source, f"{side}_a")
-            images = getattr(source, f"{side}_images")(np.arange(len(y)), a)[:, 0, 0, 0]
+            images = getattr(source, f"{side}_x")(np.arange(len(y)), a)[:, 0, 0, 0]
             sets.append(sorted(zip(images.tolist(), y.tolist(), a.tolist(), strict=True)))
         assert sets[0] == sets[1]
 

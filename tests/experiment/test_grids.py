@@ -31,7 +31,7 @@ def test_selection_is_table_one_with_both_estimators() -> None:
     assert study.published["FedDiverse (paper’s estimator)", "cmnist-gsc"] == (94.01, 0.98)
     assert ("FedPNS", "spawrious-gci-100") not in study.published
     nova = next(run.config for run in study.runs if run.row == "FedNova")
-    assert (nova.selector, nova.optimizer, nova.rounds) == ("everyone", "fednova", 200)
+    assert (nova.selector, nova.aggregator, nova.rounds) == ("everyone", "fednova", 200)
 
 
 def test_quick_uses_digits_and_says_so() -> None:
@@ -130,5 +130,7 @@ def test_mistakes_in_a_grid_are_told(tmp_path: Path, text: str, complaint: str) 
 
 def test_a_wrong_setting_names_the_run_and_the_nearest_key(tmp_path: Path) -> None:
     (tmp_path / "g.toml").write_text("[rows.a]\nselektor = 'uniform'\n")
-    with pytest.raises(UserError, match="'selektor' in the study's run 'digits-gsc-a-seed0'; did you mean 'selector'"):
+    with pytest.raises(
+        UserError, match=r"'selektor' in the study's run 'digits-gsc-a-seed0' \(did you mean 'selector'"
+    ):
         from_toml(tmp_path / "g.toml", [0]).runs[0].config  # noqa: B018

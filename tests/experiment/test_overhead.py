@@ -5,12 +5,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from feddiverse import registry
 from feddiverse.cli import app, console
 from feddiverse.cli.overhead import size
 from feddiverse.experiment import overhead
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.overhead import METHODS, cost
-from feddiverse.selection import SELECTORS
 
 FEDERATION = {"num_selected": 2, "counts": [[[1]]] * 5}
 
@@ -44,7 +44,7 @@ def test_overhead_is_what_goes_beyond_training_the_chosen() -> None:
 
 
 def test_every_selector_has_a_row_and_every_row_a_config() -> None:
-    assert {method.config["selector"] for method in METHODS} == set(SELECTORS)
+    assert {method.config["selector"] for method in METHODS} == set(registry.SELECTOR.builtin)
     assert all(Config(**method.config) for method in METHODS)
 
 

@@ -183,7 +183,7 @@ def test_no_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"There is no run in .*: it has no config.toml"):
         read_config(tmp_path)
     (tmp_path / "config.toml").write_text("round = 3")
-    with pytest.raises(UserError, match=r"Unknown key 'round' in .*config.toml; did you mean 'rounds'"):
+    with pytest.raises(UserError, match=r"Unknown key 'round' in .*config.toml \(did you mean 'rounds'"):
         read_config(tmp_path)
 
 

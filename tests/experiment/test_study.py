@@ -142,5 +142,5 @@ def test_expected_time_is_corrected_by_what_was_measured(tmp_path: Path) -> None
     assert correction(study.runs, directory, 2) == 1
     finish(study.runs[0], directory.run_path(study.runs[0]))
     assert correction(study.runs, directory, 2) == pytest.approx(2)
-    everyone = replace(study.runs[0], settings={"selector": "everyone", "optimizer": "fednova"})
+    everyone = replace(study.runs[0], settings={"selector": "everyone", "aggregator": "fednova"})
     assert wall_seconds(everyone.config, 2) > wall_seconds(study.runs[0].config, 2)

@@ -49,7 +49,7 @@ def test_mlflow_reads_what_was_tracked(run: Path, monkeypatch: pytest.MonkeyPatc
     experiment = client.get_experiment_by_name("feddiverse")
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "FINISHED"
-    assert found.data.params["optimizer"] == "fedavgm"
+    assert found.data.params["aggregator"] == "fedavgm"
     history = client.get_metric_history(found.info.run_id, "train_loss")
     assert [(m.step, m.value) for m in history] == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
 

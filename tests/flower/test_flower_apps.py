@@ -7,17 +7,19 @@ import time
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fake_grid import FakeGrid
-from feddiverse.experiment.train import carry_out
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from feddiverse.cli.run import _engine
 from feddiverse.data import open_federation
+from feddiverse.data.federation import Federation
 from feddiverse.errors import RunError, UserError
 from feddiverse.experiment.config import KEYS, Config
+from feddiverse.experiment.opening import open_run
+from feddiverse.experiment.train import carry_out
 from feddiverse.flower import apps, simulation
 from feddiverse.flower.partition_file import read_partition, write_partition
 from feddiverse.flower.site import FileSite, SimulatedSite, open_site
@@ -33,7 +35,7 @@ def test_run_config_keys_are_those_of_our_config() -> None:
     assert set(RUN_CONFIG) == set(KEYS) | set(apps.ENGINE_KEYS)
     config = apps.read_config(RUN_CONFIG)
     assert config == Config(selector="feddiverse", rounds=3, evaluate_every=1)
-    with pytest.raises(UserError, match="Unknown key 'selektor' in the run config; did you mean 'selector'"):
+    with pytest.raises(UserError, match="Unknown key 'selektor' in the run config \\(did you mean 'selector'"):
         apps.read_config({**RUN_CONFIG, "selektor": "uniform"})
 
 
@@ -62,6 +64,22 @@ def test_a_partition_file_holds_one_client_and_answers_as_the_federation_does(tm
     assert ours.vector.tobytes() == theirs.vector.tobytes()
 
 
+def test_a_partition_file_of_rows_without_attributes(tmp_path: Path) -> None:
+    x, y = np.arange(12, dtype=np.float32).reshape(6, 2), [0, 1, 0, 1, 1, 1]
+    federation = Federation.from_arrays(x, y, client=[0, 0, 1, 1, 1, 0])
+    write_partition(tmp_path / "data", federation, 1)
+    samples, spec = read_partition(tmp_path / "data", "mlp")
+    assert (samples.x == x[[2, 3, 4]]).all()
+    assert samples.y.tolist() == [0, 1, 1]
+    assert samples.a is None
+    assert spec == ModelSpec("mlp", 2, (2,), None, None)
+
+
+def test_a_simulated_client_needs_no_starting_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feddiverse.data.sources.find", lambda name: None)
+    assert SimulatedSite(Config(model="mobilenet"), "cpu").num_examples(0) == 140
+
+
 def test_a_file_that_is_no_partition_is_told(tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"\x80\x04pickle")
     for path in (tmp_path / "bad", tmp_path / "missing"):
@@ -73,7 +91,7 @@ def test_a_file_that_is_no_partition_is_told(tmp_path: Path) -> None:
 def test_without_flower_the_engine_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(UserError, match=r"needs Flower \(.*\): pip install .* '\.\[flower\]'"):
-        _engine("flower", Config(), 0, "auto")
+        simulation.open_engine(open_run(Config()))
 
 
 def test_without_flower_all_else_works() -> None:
@@ -111,9 +129,7 @@ def test_a_simulation_that_breaks_down_is_told_at_once_with_its_cause(monkeypatc
             raise RuntimeError("An error was encountered. Ending simulation.") from error
 
     monkeypatch.setattr("flwr.simulation.run_simulation", break_down)
-    federation = open_federation("digits-gsc", 0)
-    spec = ModelSpec("cnn", 2, federation.source.shape, federation.source.mean, federation.source.std)
-    engine = simulation._open(Config(), federation, spec, 1, "cpu")
+    engine = simulation.open_engine(open_run(Config()), 1, "cpu")
     with pytest.raises(RunError, match=r"simulation broke down \(OSError: no space in /dev/shm\)"):
         _ = engine.clients
     engine.close()
@@ -139,7 +155,7 @@ def test_a_simulation_that_starts_too_late_ends_at_once(monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_a_simulation_gives_the_same_bits_as_the_local_engine_and_leaves_nothing_behind(tmp_path: Path) -> None:
     config = Config(federation="digits-gsc", selector="feddiverse", rounds=3, evaluate_every=1, seed=2)
-    local = execute(config, tmp_path / "local", device="cpu")
+    local = carry_out(config, out=tmp_path / "local", device="cpu").summary
     mark = f"FEDDIVERSE_TEST_RUN={os.getpid()}"
     command = [Path(sys.executable).parent / "feddiverse", "run", "--engine", "flower", "--workers", "2", "--json"]
     settings = ["--selector", "feddiverse", "--rounds", "3", "--seed", "2", "--set", "evaluate_every=1"]

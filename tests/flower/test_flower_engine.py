@@ -48,7 +48,7 @@ TASKS: list[Task] = [
     TrueMatrix(3, 1, 2),
     FeatureMoments(3, 1, 4),
     FeatureHistogram(3, 1, 4, **DIRECTIONS, bins=8),
-    AttributeTriplet(3, 1, 4, **READING, evaluation=True),
+    AttributeTriplet(3, 1, 4, **READING),
 ]
 
 

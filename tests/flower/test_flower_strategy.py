@@ -230,9 +230,9 @@ def test_who_does_not_answer_is_told_once_with_the_reason(caplog: pytest.LogCapt
     ]
 
 
-def test_what_the_estimator_warns_of_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_selector_warns_of_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     selector = Watching()
-    selector.findings = lambda: {"warnings": ["The triplets are weak."]}  # type: ignore[method-assign]
+    selector.warnings = lambda: ["The triplets are weak."]  # type: ignore[method-assign]
     with caplog.at_level("WARNING", "flwr"):
         run(Selecting(FedAvg(fraction_evaluate=0), selector), FakeGrid(make_app(), 3), 2)
     assert [record.getMessage() for record in caplog.records].count("The triplets are weak.") == 1
@@ -297,7 +297,7 @@ def test_steps_are_numbers_of_samples_unless_every_client_tells_them() -> None:
 def test_unknown_settings_and_selectors_are_told() -> None:
     with pytest.raises(UserError, match="There is no setting 'powder'"):
         Selecting(FedAvg(), "pow_d", powder=3)
-    with pytest.raises(UserError, match="Unknown selector 'best'"):
+    with pytest.raises(UserError, match="There is no selector 'best'"):
         Selecting(FedAvg(), "best")
 
 

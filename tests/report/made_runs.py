@@ -1,4 +1,4 @@
-"""Run directories as `execute` leaves them, made up in a moment: the report is tested against the format alone."""
+"""Run directories as `carry_out` leaves them, made up in a moment: the report is tested against the format alone."""
 
 import json
 from pathlib import Path

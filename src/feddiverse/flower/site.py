@@ -6,10 +6,11 @@ from pathlib import Path
 import torch
 
 from feddiverse.client import tasks
+from feddiverse.data import open_federation
 from feddiverse.engine.local import CACHE_BYTES
 from feddiverse.engine.worker import Worker
 from feddiverse.experiment.config import Config
-from feddiverse.experiment.opening import open_run
+from feddiverse.experiment.opening import Objects, Opened
 from feddiverse.flower.partition_file import read_partition
 from feddiverse.messages import Reply, Task, Vector
 from feddiverse.models import build
@@ -19,7 +20,10 @@ class SimulatedSite:
     """Every client of a federation: in a simulation one process plays many."""
 
     def __init__(self, config: Config, device: str) -> None:
-        run = open_run(config)
+        federation = open_federation(
+            config.federation, config.seed, image_size=config.image_size, data_dir=config.data_dir
+        )
+        run = Opened(config, Objects(), federation, weights=None)  # θ comes from the server
         self._sizes = run.federation.sizes
         self._worker = Worker(run.federation, build(run.spec, device), tasks.answer, CACHE_BYTES)
 

@@ -105,8 +105,8 @@ class Selecting(Strategy):
             self._notices.tell("client", who, f"no answer to {wire.message_type(task)}: {reason}")
 
     def _tell_warnings(self) -> None:
-        """What the selector has to say of its findings, each sentence once."""
-        for warning in self.selector.findings().get("warnings", []):
+        """What the selector has to say of its choices, each sentence once."""
+        for warning in self.selector.warnings():
             if warning not in self._warnings:
                 self._warnings.add(warning)
                 log(WARNING, "%s", warning)
@@ -183,7 +183,7 @@ def _build(name: str, settings: dict[str, Any]) -> Selector:
     defaults = Config(selector=name).plain() | {"num_attributes": 2}
     if unknown := settings.keys() - defaults.keys() - {"num_classes"}:
         raise UserError(f"There is no setting '{min(unknown)}': settings are config keys and num_classes.")
-        known: dict[str, Any] = {**defaults, **settings}
+    known: dict[str, Any] = {**defaults, **settings}
     estimator = known["estimator"]
     known["estimator"] = registry.Later(lambda: registry.make(registry.ESTIMATOR, estimator, known))
     made: Selector = registry.make(registry.SELECTOR, name, known)

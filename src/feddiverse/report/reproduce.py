@@ -3,13 +3,9 @@
 import shlex
 from typing import Any
 
-from feddiverse.errors import UserError
 from feddiverse.report.results import Results, differing_settings
-from feddiverse.report.runs import Run
+from feddiverse.report.runs import OPTIONS, Run, defaults
 from feddiverse.report.table import Cell, Table
-
-# Keys with an option of their own; all others are given by --set.
-OPTIONS = ("federation", "selector", "aggregator", "rounds", "seed")
 
 
 def command(config: dict[str, Any]) -> str:
@@ -18,21 +14,9 @@ def command(config: dict[str, Any]) -> str:
     for key in OPTIONS:
         words += [f"--{key.replace('_', '-')}", str(config[key])]
     for key, value in config.items():
-        if key not in OPTIONS and value != _defaults(config).get(key):
+        if key not in OPTIONS and value != defaults(config).get(key):
             words += ["--set", f"{key}={value}"]
     return shlex.join(words)
-
-
-def _defaults(config: dict[str, Any]) -> dict[str, Any]:
-    """The config that a run with the same options would have by default; nothing if this version refuses it."""
-    from dataclasses import asdict
-
-    from feddiverse.experiment.config import Config
-
-    try:
-        return asdict(Config(**{key: config[key] for key in OPTIONS}))
-    except UserError:
-        return {}
 
 
 def settings_tables(results: Results) -> list[Table]:

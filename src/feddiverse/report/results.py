@@ -150,8 +150,12 @@ def _notes(stands_for: Mapping[str, str], columns: Iterable[str], has_published:
 
 
 def _arrange(path: Path, found: list[Run]) -> Results:
-    """Loose runs as a table: federations are columns, whatever else differs between them (but the seed) names rows."""
+    """Loose runs as a table: federations are columns, whatever else differs between them (but the seed) names rows.
+
+    What follows from the selector or the aggregator, such as pre-training, is not worth a name.
+    """
     differing = differing_settings([run.config for run in found]) - {"seed", "federation"}
+    differing -= {key for key in differing - {*runs.OPTIONS} if all(_is_default(run.config, key) for run in found)}
     names = ["selector", "aggregator", *sorted(differing - {"selector", "aggregator"})]
     by_place: dict[Place, dict[int, Run]] = {}
     for run in found:
@@ -176,6 +180,10 @@ def differing_settings(configs: Iterable[Mapping[str, Any]]) -> set[str]:
     configs = list(configs)
     keys = {key for config in configs for key in config}
     return {key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)}
+
+
+def _is_default(config: Mapping[str, Any], key: str) -> bool:
+    return bool(config.get(key) == runs.defaults(config).get(key))
 
 
 def _named(key: str, value: Any) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.errors import UserError
+from feddiverse.experiment.config import Config, flat
 from feddiverse.experiment.truth import SelectionStatistics, statistics
 from feddiverse.heterogeneity import triplet
 
 Floats = NDArray[np.float64]
+
+# Keys with an option of `feddiverse run`; all others are given by --set.
+OPTIONS = ("federation", "selector", "aggregator", "rounds", "seed")
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,14 @@ class Run:
         return estimated
 
 
+def defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config that a run with the same options would have by default; nothing if this version refuses it."""
+    try:
+        return Config(**{key: config[key] for key in OPTIONS}).plain()
+    except UserError:
+        return {}
+
+
 def is_finished(path: Path) -> bool:
     """Whether a run in this directory came to its end."""
     return (path / "result.json").is_file()
@@ -90,7 +102,7 @@ def is_finished(path: Path) -> bool:
 def read(path: Path) -> Run:
     """The finished run in `path`."""
     try:
-        config = tomllib.loads((path / "config.toml").read_text("utf-8"))
+        config = flat(tomllib.loads((path / "config.toml").read_text("utf-8")))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path / 'config.toml'} cannot be read ({error}); is {path} a run directory?") from error
     lines = _text(path / "rounds.jsonl").splitlines()
