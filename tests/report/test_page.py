@@ -11,6 +11,7 @@ from made_runs import make_run, make_study
 
 from feddiverse.report import figures, page, svg
 from feddiverse.report.answer import answers
+from feddiverse.report.reproduce import command
 from feddiverse.report.results import load
 
 ATTACK = '<script>alert("x")</script>'
@@ -152,6 +153,23 @@ def test_reproducing_takes_every_command_that_made_the_study(tmp_path: Path) -> 
     assert all(command in grown for command in commands)
     loose = make_run(tmp_path / "loose", 0.9)
     assert "All of it" not in page.render(load(loose))
+
+
+def test_runs_of_older_versions_and_with_own_parts_are_read_and_repeated(tmp_path: Path) -> None:
+    usual = "feddiverse run --federation digits-gsc --selector uniform --aggregator fedavg --rounds 40 --seed 0"
+    old = make_run(tmp_path / "old", 0.9, aggregator="fedavg")
+    text = (old / "config.toml").read_text()
+    for optimizer, more in (("fedavg", ""), ("fedprox", " --set prox_mu=0.1")):  # µ stood there with any optimizer
+        then = text.replace("aggregator = ", "optimizer = ").replace('"fedavg"', f'"{optimizer}"')
+        (old / "config.toml").write_text(then.replace("prox_mu = 0.0", "prox_mu = 0.1"))
+        assert command(load(old).all_runs[0].config) == usual + more
+    own = make_run(tmp_path / "own", 0.8, aggregator="fedavg", selector={"name": "mine:Mine", "temperature": 3})
+    expected = f"{usual.replace('uniform', 'mine:Mine')} --set selector.temperature=3"
+    assert command(load(own).all_runs[0].config) == expected
+    assert load(tmp_path).rows == (
+        "uniform · prox_mu 0.1 · selector.temperature None",
+        "mine:Mine · prox_mu 0.0 · selector.temperature 3",
+    )
 
 
 def test_discs_count_each_seeds_own_split(study: Path) -> None:
