@@ -12,6 +12,7 @@ import pytest
 
 from feddiverse.cli import main
 from feddiverse.cli.live import clock
+from feddiverse.experiment import train
 from feddiverse.experiment.config import KEYS
 
 DOCS = Path(__file__).parents[2] / "docs" / "running.md"

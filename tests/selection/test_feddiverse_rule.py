@@ -4,6 +4,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from feddiverse.selection.feddiverse_pool import Pool, arrange
+from feddiverse.selection.feddiverse_rule import choose_as_written, normalise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -12,8 +14,6 @@ from selection_fakes import FakeClients, KnownTriplets
 from feddiverse.heterogeneity import triplet
 from feddiverse.seeding import rng
 from feddiverse.selection import feddiverse
-from feddiverse.selection.diverse_pool import Pool, arrange
-from feddiverse.selection.diverse_rule import choose_as_written, normalise
 from feddiverse.selection.feddiverse import FedDiverse
 
 CI, AI, SC = range(3)
