@@ -9,13 +9,23 @@ export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: run test check format bench deployment clean
+.PHONY: run test fuzz check format bench deployment clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/feddiverse study quickstart
 
+# What lies on this machine can neither help a test nor harm it: home and cache are empty, and gone afterwards.
+IN_EMPTY_HOME = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT \
+  && unset "$${!XDG_@}" FEDDIVERSE_DEBUG && export HOME="$$home" FEDDIVERSE_HOME="$$home/cache"
+
 test: check browser
-	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+	$(IN_EMPTY_HOME) && $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+# Properties on examples that nobody tried yet, again and again; what fails is tried first the next time.
+FUZZ_SECONDS ?= 600
+fuzz: $(VENV)/dev.stamp
+	$(IN_EMPTY_HOME) && export FEDDIVERSE_FUZZ=1 && while [ $$SECONDS -lt $(FUZZ_SECONDS) ]; do \
+	  $(BIN)/python -m pytest -n 2 --dist worksteal --quiet -m hypothesis || exit 1; done
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
@@ -46,7 +56,7 @@ $(VENV)/run.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
 	@touch $@
 
 $(VENV)/dev.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
-	$(PIP) --editable '.[dev,flower,tensorboard,mlflow]'
+	$(PIP) --editable '.[dev,flower,hub,tensorboard,mlflow]'
 	@touch $@ $(VENV)/run.stamp
 
 # The report is tested in a real browser where one is or can be installed; elsewhere that test is skipped.

@@ -21,8 +21,8 @@ from feddiverse.estimation.base import Estimator
 from feddiverse.messages import Ask
 from feddiverse.seeding import rng
 from feddiverse.selection import build
-from feddiverse.selection.diverse_pool import arrange
-from feddiverse.selection.diverse_rule import choose_as_written
+from feddiverse.selection.feddiverse_pool import arrange
+from feddiverse.selection.feddiverse_rule import choose_as_written
 from feddiverse.selection.feddiverse import FedDiverse
 
 RESULT = Path(__file__).parent / "results" / "selection.json"

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -21,9 +23,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 def test_example_runs(name: str, says: str, tmp_path: Path) -> None:
     environment = {**os.environ, "FEDDIVERSE_HOME": str(tmp_path)}
     command = [sys.executable, str(EXAMPLES / name)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=250, check=False, cwd=tmp_path, env=environment
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert says in done.stdout
 
@@ -32,3 +32,13 @@ def test_a_selector_takes_twenty_lines() -> None:
     source = (EXAMPLES / "own_selector.py").read_text()
     body = source[source.index("class ") : source.index("if __name__")]
     assert len([line for line in body.splitlines() if line.strip()]) <= 20
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    notebook = nbformat.read(EXAMPLES / "first_steps.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=250, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    printed = "".join(
+        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []) if "text" in output
+    )
+    assert "of 200 test pictures are right" in printed
+    assert "('coast', 'hills', 'north', 'south')" in printed

@@ -259,7 +259,7 @@ def test_a_checkpoint_is_written_beside_the_round_not_in_it() -> None:
     go = threading.Event()
 
     def write(snapshot: Snapshot) -> None:
-        go.wait(10)
+        go.wait()
         written.append(threading.current_thread().name)
 
     writer = Writer(write)

@@ -10,7 +10,6 @@ import pytest
 
 from feddiverse.cli import main
 from feddiverse.cli.live import clock
-from feddiverse.experiment import train
 from feddiverse.experiment.config import KEYS
 
 DOCS = Path(__file__).parents[2] / "docs" / "running.md"
@@ -87,7 +86,11 @@ def test_json_and_nothing_else_on_stdout(
         (["--optimizer", "adam"], "Config key 'optimizer' must be one of fedavg, fedavgm"),
         (["--config", "no.toml"], "Cannot read the config file no.toml: No such file or directory."),
         (["--resume", "nowhere"], "There is no run in nowhere: it has no config.toml."),
-        (["--federation", "nowhere"], "nowhere"),
+        (["--federation", "nowhere"], "There is no federation 'nowhere'."),
+        (["--federation", "table:nowhere.csv"], "nowhere.csv cannot be read as a CSV table"),
+        (["--federation", "gsc:table:columns.csv"], "columns.csv has no column 'image'"),
+        (["--federation", "table:clients.csv"], "clients.csv has no column 'client'"),
+        (["--federation", "gsc:cmnist", "--selector", "nobody"], "nobody"),
         (["--selector", "nobody"], "nobody"),
         (["--engine", "cloud"], "There is no engine 'cloud': choose local, or flower"),
         (["--device", "toaster"], "toaster"),
@@ -101,7 +104,11 @@ def test_mistakes_are_told_in_a_sentence(
     arguments: list[object],
     sentence: str,
 ) -> None:
+    """With an empty cache, so that mobilenet's weights are missing too: a wrong name or column is told before them."""
+    monkeypatch.setenv("FEDDIVERSE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
+    Path("columns.csv").write_text("picture,class,attribute\na.png,0,0\n")
+    Path("clients.csv").write_text("image,class,attribute,split\na.png,0,0,train\nb.png,0,0,test\n")
     assert feddiverse(monkeypatch, *arguments) == 2
     told = capsys.readouterr()
     assert told.out == ""

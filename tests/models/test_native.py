@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -38,6 +38,12 @@ def check(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
 
 
+def assume_away_from(ends: tuple[float, float], y: Tensor) -> None:
+    """Where a number is as near to an end of its range as single precision errs, it may be cut off in one precision and
+    not in the other, and its gradient be there or not: no example for this test."""
+    assume(all((y.detach() - end).abs().min() > 1e-5 for end in ends))
+
+
 def compare(layer: Callable, module: nn.Module, reference: Callable, x: Tensor) -> None:
     """`layer` in single precision and `reference(x, *parameters)` in double: outputs, then every gradient."""
     tape = [lambda dx: dx]  # not the first layer: the input's gradient is asked for
@@ -59,7 +65,7 @@ def compare(layer: Callable, module: nn.Module, reference: Callable, x: Tensor) 
 
 @in_c
 @given(maps, st.sampled_from([1, 2, 3]))
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=60)
 def test_depthwise(x, stride):
     channels = x.shape[3]
     conv = nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False)
@@ -68,7 +74,7 @@ def test_depthwise(x, stride):
 
 @in_c
 @given(maps, st.sampled_from([1, 2, 3]))
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=60)
 def test_convolution(x, stride):
     conv = nn.Conv2d(x.shape[3], 5, 3, stride, 1, bias=False)
     compare(native.convolution, conv, lambda x, w: functional.conv2d(x, w, None, stride, 1), x)
@@ -76,7 +82,7 @@ def test_convolution(x, stride):
 
 @in_c
 @given(maps, st.booleans(), st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 0.7)]))
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=60)
 def test_group_norm(x, one_group, ends):
     groups = 1 if one_group else math.gcd(x.shape[3], 4)
     norm = nn.GroupNorm(groups, x.shape[3], eps=0.1)  # a group of one number has no deviation of its own
@@ -84,7 +90,9 @@ def test_group_norm(x, one_group, ends):
     nn.init.normal_(norm.bias)
 
     def reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return functional.group_norm(x, groups, weight, bias, norm.eps).clamp(*ends)
+        y = functional.group_norm(x, groups, weight, bias, norm.eps)
+        assume_away_from(ends, y)
+        return y.clamp(*ends)
 
     compare(lambda x, norm, tape: native.group_norm(x, norm, tape, *ends), norm, reference, x)
 
@@ -99,7 +107,7 @@ def test_group_norm(x, one_group, ends):
     st.sampled_from([1, 3_000, 100_000]),  # one picture at a time, several, all
     st.integers(0, 2**31 - 1),
 )
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=60)
 def test_inverted_residual(n, sides, sizes, drops, floats_together, seed):
     inputs, outputs, stride = sizes
     torch.manual_seed(seed)
@@ -110,6 +118,9 @@ def test_inverted_residual(n, sides, sizes, drops, floats_together, seed):
         nn.init.normal_(parameter, std=0.3)
     survivors = 2 * torch.randint(2, (n,)).float() if drops and block.is_residual else None
     block.survivors = lambda x: survivors if survivors is None else survivors.to(x.dtype)
+    for part in block.branch:
+        if len(part) == 3:  # ReLU6 follows on its GroupNorm
+            part[1].register_forward_hook(lambda module, x, y: assume_away_from((0.0, 6.0), y))
     names = [name for name, _ in block.named_parameters()]
 
     def reference(x: Tensor, *parameters: Tensor) -> Tensor:

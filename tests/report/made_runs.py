@@ -1,4 +1,4 @@
-"""Run directories as `execute` leaves them, made up in a moment: the report is tested against the format alone."""
+"""Run directories as `train` leaves them, made up in a moment: the report is tested against the format alone."""
 
 import json
 from pathlib import Path
@@ -66,8 +66,9 @@ def _round(t: int, last: int, accuracy: float, speed: float, counts: Any, rng: n
         "round": t, "phase": "pretraining" if first else "selected", "selected": chosen, "failed": [],
         "train_loss": 1 / t,
         "accuracy": reached + 0.02 if seen else None, "worst_group_accuracy": reached if seen else None,
-        "groups": groups if seen else None, "seconds": 0.1, "bytes_down": 9 * 360_000, "bytes_up": 9 * 360_000,
-        "traffic": {"Train": {"messages": len(chosen), "bytes_down": 1, "bytes_up": 1, "client_seconds": 0.1}},
+        "groups": groups if seen else None, "seconds": 0.1, "selection_seconds": 0.01,
+        "bytes_down": 9 * 360_000, "bytes_up": 9 * 360_000,
+        "traffic": {"train": {"messages": len(chosen), "bytes_down": 1, "bytes_up": 1, "client_seconds": 0.1}},
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from made_runs import make_run, make_study
 
-from feddiverse.report import page, svg, triplet_figures
+from feddiverse.report import figures, page, svg
 from feddiverse.report.answer import answers
 from feddiverse.report.results import load
 
@@ -138,11 +138,11 @@ def contrast(a: str, b: str) -> float:
 
 
 def test_ternary_points_are_barycentric() -> None:
-    corners = triplet_figures.ternary(np.eye(3) * 0.4)
-    assert corners == pytest.approx(triplet_figures.CORNERS)
-    middle = triplet_figures.ternary(np.array([[0.2, 0.2, 0.2], [0, 0, 0]]))
-    assert middle == pytest.approx(np.tile(triplet_figures.CORNERS.mean(axis=0), (2, 1)))
-    halfway = triplet_figures.ternary(np.array([[0.3, 0.1, 0.0]]))
+    corners = figures.ternary(np.eye(3) * 0.4)
+    assert corners == pytest.approx(figures.CORNERS)
+    middle = figures.ternary(np.array([[0.2, 0.2, 0.2], [0, 0, 0]]))
+    assert middle == pytest.approx(np.tile(figures.CORNERS.mean(axis=0), (2, 1)))
+    halfway = figures.ternary(np.array([[0.3, 0.1, 0.0]]))
     assert halfway == pytest.approx(np.array([[0.25, 0.0]]))
 
 
@@ -158,13 +158,13 @@ def test_discs_count_each_seeds_own_split(study: Path) -> None:
     """A split made by rule differs from seed to seed: client 0 of one is not client 0 of the other."""
     one = next(iter(load(study).at("FedDiverse", "digits-gsc").values()))
     second = replace(one, federation={**one.federation, "counts": one.counts[::-1].tolist()})
-    figure = triplet_figures.selection_triangles([("FedDiverse", [one, second])])
+    figure = figures.selection_triangles([("FedDiverse", [one, second])])
     shares = [float(t.get_text().removesuffix(" %")) for t in figure.axes[0].texts if t.get_text().endswith("%")]
     chosen = np.concatenate([one.selection.times_chosen, second.selection.times_chosen])
     truth = np.concatenate([one.true_triplets, second.true_triplets])
-    expected = [100 * chosen[kind].sum() / chosen.sum() for kind in triplet_figures.kinds(truth)]
+    expected = [100 * chosen[kind].sum() / chosen.sum() for kind in figures.kinds(truth)]
     assert sorted(shares) == pytest.approx(sorted(expected), abs=0.51)
-    assert len(shares) == len(triplet_figures.kinds(one.true_triplets))
+    assert len(shares) == len(figures.kinds(one.true_triplets))
 
 
 def test_figures_can_be_saved_for_print(study: Path, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from rich.console import Console
 from scipy import stats
 
 from feddiverse.errors import UserError
-from feddiverse.experiment.overhead import METHODS
 from feddiverse.report import tables
 from feddiverse.report.answer import answers
+from feddiverse.report.published import OVERHEAD
 from feddiverse.report.results import load
 from feddiverse.report.table import Cell, Table, to_csv, to_latex, to_markdown, to_rich, to_stacked_rich, write_all
 
@@ -90,7 +90,7 @@ def test_every_table_says_when_the_pictures_are_not_the_papers(tmp_path: Path) -
         ("federation.json", "{}"),
         ("rounds.jsonl", ""),
         ("config.toml", ""),
-        ("triplets.json", '{"triplets": {"99": [0, 0, 0]}}'),
+        ("triplets.json", '{"triplets": {"99": [0, 0, 0]}, "evaluation_only": {}}'),
     ],
 )
 def test_a_damaged_run_is_named(tmp_path: Path, file: str, content: str) -> None:
@@ -157,7 +157,7 @@ def test_best_and_second_show_in_a_narrow_terminal_too(study: Path) -> None:
 
 
 def test_latex_knows_every_sign_of_the_papers_formulas() -> None:
-    texts = [text for m in METHODS for text in (m.name, m.frequency, m.communication, m.client, m.server)]
+    texts = [t for name, f in OVERHEAD.items() for t in (name, f.frequency, f.communication, f.client, f.server)]
     table = Table("t", "x", ("Name",), tuple((Cell(text),) for text in [*texts, "[a]", "*b", "a|b<c>d"]))
     latex = to_latex(table)
     assert {c for c in latex if ord(c) > 127} <= set("éèàáß§")
@@ -200,5 +200,5 @@ def test_what_cannot_be_read_is_told_in_a_sentence(tmp_path: Path) -> None:
         load(tmp_path)
     run = make_run(tmp_path / "r", 0.9)
     (run / "rounds.jsonl").write_text("{broken\n")
-    with pytest.raises(UserError, match=r"rounds\.jsonl is not valid JSON"):
+    with pytest.raises(UserError, match=r"run in .* is damaged"):
         load(tmp_path)

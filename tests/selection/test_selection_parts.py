@@ -1,4 +1,4 @@
-"""The parts selectors are made of: draws, lottery, extremes, statistics."""
+"""The parts selectors are made of: draws, draws, extremes, statistics."""
 
 from collections import Counter
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from feddiverse.seeding import rng
 from feddiverse.selection.draws import by_weight, lowest
-from feddiverse.selection.extremes import Extremes, farthest
-from feddiverse.selection.lottery import Lottery, draw
+from feddiverse.selection.feddiverse_pool import Extremes, WeightedDraws
+from feddiverse.selection.feddiverse_rule import draw, farthest
 
 
 def test_by_weight_is_successive_sampling() -> None:
@@ -39,19 +39,19 @@ def test_lowest_breaks_ties_at_random() -> None:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(0, 1000))
-def test_lottery_draws_what_a_full_scan_draws(counts: list[int], seed: int) -> None:
-    tickets, lottery = np.array(counts), Lottery(np.array(counts))
+def test_draws_draws_what_a_full_scan_draws(counts: list[int], seed: int) -> None:
+    tickets, draws = np.array(counts), WeightedDraws(np.array(counts))
     one, other = np.random.default_rng(seed), np.random.default_rng(seed)
     while tickets.any():
-        winner = lottery.draw(one)
+        winner = draws.draw(one)
         assert winner == draw(tickets, other)
-        assert lottery.before(winner) == tickets[:winner].sum()
-        assert lottery.holder(lottery.before(winner)) == winner
-        lottery.remove(winner)
+        assert draws.before(winner) == tickets[:winner].sum()
+        assert draws.holder(draws.before(winner)) == winner
+        draws.remove(winner)
         tickets[winner] = 0
-    assert lottery.total == 0
-    lottery.put_back()
-    assert lottery.total == sum(counts)
+    assert draws.total == 0
+    draws.put_back()
+    assert draws.total == sum(counts)
 
 
 @pytest.mark.parametrize("num_points", [1, 5, 9000])

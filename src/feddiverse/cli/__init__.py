@@ -1,12 +1,13 @@
 """The command line: one file a command. Heavy imports happen inside commands, so that `--help` is instant."""
 
+import logging
 import os
 import sys
 
 import typer
 import typer.core
 
-from feddiverse.cli import estimate, federations, fetch, measure, overhead, report, run, study
+from feddiverse.cli import estimate, federations, fetch, measure, model, overhead, report, run, study
 from feddiverse.errors import RunError, UserError
 
 # Plain help: drawing boxes takes twice as long as all the rest of `--help`.
@@ -24,6 +25,8 @@ for command in (
     measure.measure,
     fetch.fetch,
     run.run,
+    model.predict,
+    model.export,
     estimate.estimate,
     overhead.overhead,
     study.study,
@@ -49,6 +52,7 @@ def _options(
 
 def main() -> None:
     """Run a command; tell mistakes in one sentence on stderr (exit 2: the user's, exit 1: ours)."""
+    logging.getLogger("feddiverse").addHandler(logging.NullHandler())  # commands show what a run says themselves
     try:
         app()
     except UserError as error:

@@ -22,13 +22,22 @@ def run(
     estimator: str | None = typer.Option(None, help="How feddiverse learns triplets: consensus, paper, oracle."),
     rounds: int | None = typer.Option(None, help="Rounds of training, pre-training included."),
     seed: int | None = typer.Option(None, help="Keys all randomness: same seed, same bits."),
-    model: str | None = typer.Option(None, help="mobilenet, cnn, or package.module:factory."),
-    checkpoint: str | None = typer.Option(None, help="Weights to start from: a file, or none."),
+    model: str | None = typer.Option(None, help="mobilenet, cnn, mlp, or package.module:factory."),
+    checkpoint: str | None = typer.Option(None, help="Weights to start from: a file, a run directory, or none."),
+    clients_per_round: int | None = typer.Option(None, help="How many clients are asked each round."),
+    lr: float | None = typer.Option(None, help="Learning rate of the clients."),
+    epochs: int | None = typer.Option(None, help="Epochs a client trains each round."),
+    batch_size: int | None = typer.Option(None, help="Samples in a client's batch."),
+    image_size: int | None = typer.Option(None, help="Side of photos in pixels."),
     data_dir: str | None = typer.Option(None, help="Where a photo set lies, if not in the cache."),
     config: Path | None = typer.Option(None, help="TOML file of config keys."),
-    set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Any config key; may be repeated."),
+    set_: list[str] = typer.Option(
+        [], "--set", metavar="KEY=VALUE", help="Any config key, or a parameter of a part (selector.NAME=…)."
+    ),
     out: Path | None = typer.Option(None, help="Run directory (default: runs/<name of the run>)."),
-    resume: Path | None = typer.Option(None, metavar="DIR", help="Go on with the run in this directory."),
+    resume: Path | None = typer.Option(
+        None, metavar="DIR", help="Go on with the run in this directory; with more --rounds, train it further."
+    ),
     workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
     device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
     engine: str = typer.Option("local", help="local, or flower."),
@@ -38,10 +47,11 @@ def run(
     ),
     mlflow: bool = typer.Option(False, "--mlflow", help="Also log to MLflow."),
 ) -> None:
-    """Train one federation and write a run directory."""
+    """Train one federation and write a run directory. All keys for --set are listed in docs/running.md."""
     given = {
         "federation": federation, "selector": selector, "aggregator": aggregator, "estimator": estimator,
-        "rounds": rounds, "seed": seed, "model": model, "checkpoint": checkpoint, "data_dir": data_dir,
+        "rounds": rounds, "seed": seed, "model": model, "checkpoint": checkpoint, "num_selected": clients_per_round,
+        "lr": lr, "epochs": epochs, "batch_size": batch_size, "image_size": image_size, "data_dir": data_dir,
     }  # fmt: skip
     given = {key: value for key, value in given.items() if value is not None}
     settings, directory = _settings(given, config, set_, out, resume)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # none of them is needed to look at numbers
     from matplotlib.figure import Figure
     from torch import nn
 
+    from feddiverse.models.export import TrainedModel
+
 
 @dataclass(frozen=True)
 class Result:
@@ -77,26 +79,21 @@ class Result:
     @cached_property
     def model(self) -> "nn.Module":
         """The trained model, in evaluation mode. It takes samples as `predict` prepares them: normalised floats."""
-        module: nn.Module = self._flat.module
-        return module
+        return self._trained.module
 
     @cached_property
-    def _flat(self) -> Any:
+    def _trained(self) -> "TrainedModel":
         from feddiverse.models.export import rebuild
 
-        return rebuild(self.about, self.theta, self.factory)
+        return rebuild({**self.about, "theta_sha256": self.theta_sha256}, self.theta, self.factory)
 
     def predict(self, x: ArrayLike) -> NDArray[Any]:
         """The class of each sample, as the labels were given. `x` is as in training: uint8 pictures or floats."""
-        from feddiverse.models.export import predict
-
-        return predict(self._flat, self.about, as_samples(x))
+        return self._trained.predict(as_samples(x))
 
     def save(self, path: str | Path) -> Path:
         """Write the model as named tensors (safetensors), with class names, shape and normalisation."""
-        from feddiverse.models.export import save
-
-        return save(Path(path).expanduser(), self._flat, {**self.about, "theta_sha256": self.theta_sha256})
+        return self._trained.save(Path(path).expanduser())
 
     def to_pandas(self) -> "pandas.DataFrame":
         """The history as a table, a row a round; each group's accuracy in a column of its own."""
@@ -134,7 +131,15 @@ class Result:
 
 
 def load_run(path: str | Path) -> Result:
-    """The finished run in a directory, as `fd.train` gave it."""
+    """The finished run in a directory, as `fd.train` gave it.
+
+    >>> import tempfile
+    >>> import feddiverse as fd
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     made = fd.train("digits-gsc", rounds=1, num_selected=2, workers=1, out=f"{folder}/run")
+    ...     fd.load_run(f"{folder}/run").theta_sha256 == made.theta_sha256
+    True
+    """
     return Result.read(path)
 
 
@@ -142,15 +147,28 @@ def load_model(path: str | Path, model: Any = None) -> "nn.Module":
     """The trained model of a run directory, or of a file that `Result.save` or `feddiverse export` wrote.
 
     `model`: the factory or module, for one that cannot be imported by its name.
+
+    >>> import tempfile
+    >>> import feddiverse as fd
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = fd.train("digits-gsc", rounds=1, num_selected=2, workers=1).save(f"{folder}/model.safetensors")
+    ...     type(fd.load_model(path)).__name__
+    'CNN'
     """
+    return open_model(path, model).module
+
+
+def open_model(path: str | Path, model: Any = None) -> "TrainedModel":
+    """`load_model` with what is needed to feed it: `predict`, `probabilities`, class names."""
     from feddiverse.models.export import read, rebuild
 
     path = Path(path).expanduser()
     if path.is_dir():
-        about = read_json(path / "model.json") or _about_of_old(path)
-        module: nn.Module = rebuild(about, _theta_of(path), model).module
-        return module
-    return read(path, model).module
+        read_config(path)  # says so if there is no run
+        return rebuild(read_json(path / "model.json") or _about_of_old(path), _theta_of(path), model)
+    if not path.is_file():
+        raise UserError(f"There is no run directory and no exported model {path}.")
+    return read(path, model)
 
 
 def digest(theta: Vector) -> str:

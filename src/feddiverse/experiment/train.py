@@ -4,6 +4,7 @@ Interrupted at any moment, a run in a directory goes on, bit for bit.
 """
 
 import copy
+import logging
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -21,13 +22,15 @@ from feddiverse.experiment import environment
 from feddiverse.experiment.checkpoint import Snapshot, Writer
 from feddiverse.experiment.config import PARTS, Config, from_mapping
 from feddiverse.experiment.opening import Objects, Opened, open_run
-from feddiverse.experiment.records import as_record, describe_federation, describe_model, selection_statistics, triplets
+from feddiverse.experiment.records import as_record, describe_federation, describe_model, summary, triplets
 from feddiverse.experiment.result import Result, digest
 from feddiverse.experiment.run_directory import RunDirectory, read_config, read_records
 from feddiverse.experiment.truth import TruthKept
 from feddiverse.messages import Engine, Vector
 from feddiverse.server.groups import accuracies
 from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Round, rounds
+
+log = logging.getLogger("feddiverse")
 
 OnRound = Callable[[dict[str, Any]], Any]
 """Called with each round's record, as `rounds.jsonl` has it; returning False ends the run, cleanly."""
@@ -215,6 +218,10 @@ class _Run:
         self.history.append(record)
         if self.directory is not None:
             self.directory.append(record)
+        for warning in record["warnings"]:
+            log.warning(warning)
+        worst = "" if done.test is None else f", worst group {done.test.worst_group_accuracy:.1%}"
+        log.info("round %d of %d: %d clients%s", done.round, self.plan.rounds, len(done.selected), worst)
 
     def _add_test(self, done: Round) -> None:
         """The last round was evaluated after all."""
@@ -247,27 +254,14 @@ class _Run:
             self.directory.write_json("triplets.json", self._triplets)
 
     def _finish(self, theta: Vector, stopped: bool) -> Result:
-        """All of it from the history, since most rounds may have been made in other sessions."""
-        last = self.history[-1]
-        summary = {
-            "worst_group_accuracy": last["worst_group_accuracy"],
-            "accuracy": last["accuracy"],
-            "groups": last["groups"],
-            "rounds": len(self.history),
-            "seconds": self._seconds,
-            "bytes_down": sum(record["bytes_down"] for record in self.history),
-            "bytes_up": sum(record["bytes_up"] for record in self.history),
-            "theta_sha256": digest(theta),
-            "selection": selection_statistics(self.history, self.federation),
-            "config": self.config.plain(),
-        }
+        result = summary(self.history, self.federation.counts, self.config, self._seconds, digest(theta))
         if stopped:
-            summary["stopped"] = True  # by on_round, before all rounds of the config
+            result["stopped"] = True  # by on_round, before all rounds of the config
         if self.directory is not None:
-            summary["run_dir"] = str(self.directory.path)
-            self.directory.write_json("result.json", summary)
+            result["run_dir"] = str(self.directory.path)
+            self.directory.write_json("result.json", result)
         return Result(
-            summary=summary,
+            summary=result,
             history=self.history,
             theta=theta,
             about=describe_model(self.opened.spec, self.federation),

@@ -1,7 +1,5 @@
 """One small table type, written as Rich text, Markdown, CSV or LaTeX (and by the page's template as HTML)."""
 
-import csv
-import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,28 +94,17 @@ def to_markdown(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """Numbers where a cell has some, with its further numbers in columns of their own; words elsewhere."""
-    further = [
-        list(dict.fromkeys(key for row in table.rows for key in row[index].numbers))
-        for index in range(len(table.columns))
-    ]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [
-            _csv_text(head)
-            for i, name in enumerate(table.columns)
-            for head in (name, *(f"{name} {key}" for key in further[i]))
-        ]
-    )
-    for row in table.rows:
-        writer.writerow(
-            [
-                value
-                for i, cell in enumerate(row)
-                for value in (_csv_value(cell), *(cell.numbers.get(key) for key in further[i]))
-            ]
-        )
-    return out.getvalue()
+    import pandas  # here, since it takes half a second
+
+    columns: list[tuple[str, list[str | float | None]]] = []
+    for i, name in enumerate(table.columns):
+        cells = [row[i] for row in table.rows]
+        columns.append((_csv_text(name), [_csv_value(cell) for cell in cells]))
+        for key in dict.fromkeys(key for cell in cells for key in cell.numbers):
+            columns.append((_csv_text(f"{name} {key}"), [cell.numbers.get(key) for cell in cells]))
+    values = zip(*(column for _, column in columns), strict=True)
+    frame = pandas.DataFrame(values, columns=[head for head, _ in columns], dtype=object)
+    return str(frame.to_csv(index=False, lineterminator="\n"))
 
 
 def _csv_value(cell: Cell) -> str | float:
@@ -161,7 +148,7 @@ def to_latex(table: Table) -> str:
 
 def write_all(table: Table, folder: Path) -> list[Path]:
     """The table as .md, .csv and .tex in `folder`."""
-    with files.telling(folder):
+    with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written = []
     for suffix, render in {"md": to_markdown, "csv": to_csv, "tex": to_latex}.items():

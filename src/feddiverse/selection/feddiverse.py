@@ -9,9 +9,9 @@ import numpy as np
 from feddiverse.estimation.base import Estimator
 from feddiverse.messages import Ask, Plain
 from feddiverse.selection.base import Selector
-from feddiverse.selection.diverse_pool import Pool, arrange
-from feddiverse.selection.diverse_rule import choose_as_written
 from feddiverse.selection.draws import Floats, Ids, lowest, sorted_ids
+from feddiverse.selection.feddiverse_pool import Pool, arrange
+from feddiverse.selection.feddiverse_rule import choose_as_written
 
 FEW = 4096  # up to this many clients scanning them all is faster than laying out a pool
 
