@@ -21,9 +21,9 @@ from feddiverse import registry
 from feddiverse.estimation.base import Estimator
 from feddiverse.messages import Ask
 from feddiverse.seeding import rng
+from feddiverse.selection.feddiverse import FedDiverse
 from feddiverse.selection.feddiverse_pool import arrange
 from feddiverse.selection.feddiverse_rule import choose_as_written
-from feddiverse.selection.feddiverse import FedDiverse
 
 RESULT = Path(__file__).parent / "results" / "selection.json"
 NUM_CLIENTS, NUM_SELECTED, TURNS = 1_000_000, 1000, 3

@@ -4,8 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from feddiverse.selection.feddiverse_pool import Pool, arrange
-from feddiverse.selection.feddiverse_rule import choose_as_written, normalise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -15,6 +13,8 @@ from feddiverse.heterogeneity import triplet
 from feddiverse.seeding import rng
 from feddiverse.selection import feddiverse
 from feddiverse.selection.feddiverse import FedDiverse
+from feddiverse.selection.feddiverse_pool import Pool, arrange
+from feddiverse.selection.feddiverse_rule import choose_as_written, normalise
 
 CI, AI, SC = range(3)
 

@@ -193,12 +193,6 @@ def from_mapping(values: Mapping[str, Any], where: str = "") -> Config:
         raise UserError(f"In {where}: {error}" if where else str(error)) from None
 
 
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a config file of any version by today's names; a part's own parameters as `selector.temperature`."""
-    keys, options = _parts(_resolved(values), "")
-    return keys | {f"{part}.{name}": value for part, own in options.items() for name, value in own.items()}
-
-
 def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     """Shorthands and the keys of older configs, as today's keys."""
     keys = dict(values)
