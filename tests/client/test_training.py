@@ -12,7 +12,8 @@ from feddiverse.client.tasks import answer
 from feddiverse.client.training import train
 from feddiverse.data.federation import Samples
 from feddiverse.messages import Train
-from feddiverse.models import FlatModel, ModelSpec, build, initial_theta, native
+from feddiverse.models import FlatModel, ModelSpec, build, initial_theta
+from feddiverse.models.layers import native
 
 MEAN, STD = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
 

@@ -14,7 +14,7 @@ LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors")
 
 def describe(federation: Federation, weights: Path | None) -> dict[str, Any]:
     """What `environment.json` says."""
-    from feddiverse.models import native  # brings torch: only once a run begins
+    from feddiverse.models.layers import native  # brings torch: only once a run begins
 
     return {
         "feddiverse": version("feddiverse"),

@@ -1,29 +1,50 @@
-"""MobileNetV2's features by the hand-written layers."""
+"""The small CNN and MobileNetV2 by the hand-written layers: the same weights, outputs and gradients in less time."""
 
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from feddiverse.models import native, nhwc
+from feddiverse.models.cnn import CNN
+from feddiverse.models.layers import native, nhwc
+from feddiverse.models.layers.tape import Tape, gradient_of, play, rewind
 from feddiverse.models.mobilenet import ConvNorm, InvertedResidual, MobileNetV2
-from feddiverse.models.tape import Tape, gradient_of, play, rewind
 
 RELU6 = (0.0, 6.0)
 
 
+class FastCNN(CNN):
+    """The small CNN, by the layers written in C (see `tape.play`)."""
+
+    input_layout = torch.channels_last
+
+    def maps(self, x: Tensor) -> Tensor:
+        if not native.usable_for(x):
+            return super().maps(x)
+        return play(_run_cnn, self, x.permute(0, 2, 3, 1).contiguous()).permute(0, 3, 1, 2)
+
+
+def _run_cnn(model: CNN, x: Tensor, tape: Tape | None) -> Tensor:
+    for layer in model.layers:
+        conv, norm, _ = cast(nn.Sequential, layer)
+        x = native.group_norm(native.convolution(x, cast(nn.Conv2d, conv), tape), cast(nn.GroupNorm, norm), tape, 0.0)
+    if tape is not None:
+        tape.append(lambda dy: dy.clone(memory_format=torch.contiguous_format))
+    return x
+
+
 class FastMobileNetV2(MobileNetV2):
-    """MobileNetV2 with the same weights, outputs and gradients, several times as fast on a CPU (see `tape.play`)."""
+    """MobileNetV2, several times as fast on a CPU (see `tape.play`)."""
 
     input_layout = torch.channels_last
 
     def features(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu":
             return super().features(x)
-        return play(_run, self, x.contiguous(memory_format=torch.channels_last))
+        return play(_run_mobilenet, self, x.contiguous(memory_format=torch.channels_last))
 
 
-def _run(model: MobileNetV2, x: Tensor, tape: Tape | None) -> Tensor:
+def _run_mobilenet(model: MobileNetV2, x: Tensor, tape: Tape | None) -> Tensor:
     maps = _norm(_stem(x, model.stem.conv, tape), model.stem, tape)
     for block in model.blocks:
         maps = _block(maps, cast(InvertedResidual, block), tape)

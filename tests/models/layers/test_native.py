@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from feddiverse.models import ModelSpec, build, native
+from feddiverse.models import ModelSpec, build
 from feddiverse.models.cnn import CNN
-from feddiverse.models.fast_cnn import FastCNN
-from feddiverse.models.fast_mobilenet import FastMobileNetV2
+from feddiverse.models.layers import native
+from feddiverse.models.layers.fast import FastCNN, FastMobileNetV2
+from feddiverse.models.layers.tape import rewind
 from feddiverse.models.mobilenet import InvertedResidual, MobileNetV2
-from feddiverse.models.tape import rewind
 
 in_c = pytest.mark.skipif(not native.AVAILABLE, reason="no C compiler was here when the package was installed")
 

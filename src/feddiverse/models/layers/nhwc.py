@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from feddiverse.models.tape import Tape, gradient_of
+from feddiverse.models.layers.tape import Tape, gradient_of
 
 _aten = torch.ops.aten
 

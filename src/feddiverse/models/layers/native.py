@@ -17,12 +17,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from feddiverse.models.layers.tape import Tape, gradient_of
 from feddiverse.models.mobilenet import ConvNorm, InvertedResidual
-from feddiverse.models.tape import Tape, gradient_of
 
 
 def _library() -> ctypes.CDLL | None:
-    found = importlib.util.find_spec("feddiverse.models._kernels")
+    found = importlib.util.find_spec("feddiverse.models.layers._kernels")
     if found is None or found.origin is None:
         return None
     library = ctypes.CDLL(found.origin)
