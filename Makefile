@@ -3,13 +3,13 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-BUILT_FROM := pyproject.toml src/feddiverse/models/kernels.c
+BUILT_FROM := pyproject.toml src/feddiverse/models/layers/kernels.c
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: run test fuzz check format bench deployment clean
+.PHONY: run test fuzz sanitize check format bench deployment clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/feddiverse study quickstart
@@ -26,6 +26,18 @@ FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/dev.stamp
 	$(IN_EMPTY_HOME) && export FEDDIVERSE_FUZZ=1 && while [ $$SECONDS -lt $(FUZZ_SECONDS) ]; do \
 	  $(BIN)/python -m pytest -n 2 --dist worksteal --quiet -m hypothesis || exit 1; done
+
+# The kernels' tests with a library that stops at the first access beyond an array and at undefined behaviour.
+# The sanitizers' libraries come before all others in the process; Python itself is not checked for leaks.
+SANITIZED := $(VENV)/kernels-sanitized.so
+SANITIZERS = $(foreach name,libasan.so libubsan.so libstdc++.so,$(shell $(CC) -print-file-name=$(name)))
+sanitize: $(VENV)/dev.stamp $(SANITIZED)
+	FEDDIVERSE_KERNELS=$(SANITIZED) LD_PRELOAD="$(SANITIZERS)" ASAN_OPTIONS=detect_leaks=0 \
+	  $(BIN)/python -m pytest --capture=sys tests/models/layers
+
+$(SANITIZED): $(BUILT_FROM) | $(VENV)/bin/python
+	$(CC) -shared -fPIC -g -O2 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
+	  -std=gnu11 -fopenmp-simd -Wall -Wextra $(filter %.c,$^) -o $@ -lm
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

@@ -132,7 +132,7 @@ def test_without_a_name_studies_are_listed() -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["study", "selektion"], "There is no study 'selektion'. Did you mean 'selection'"),
+        (["study", "selektion"], "There is no study 'selektion' (did you mean 'selection'?)"),
         (["study", "selection", "--preset", "slow"], "There is no preset 'slow'"),
         (["study", "selection", "--seeds", "a,b"], "--seeds takes whole numbers"),
         (["study", "selection", "--federations", "mars"], "The study has no federation 'mars'"),

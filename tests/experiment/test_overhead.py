@@ -55,7 +55,16 @@ def test_the_command_prints_formulas_beside_measurements(monkeypatch: pytest.Mon
     monkeypatch.setattr(overhead, "measure", measure)
     monkeypatch.setattr(console.out, "width", 200)
     shown = CliRunner().invoke(app, ["overhead", "--federation", "digits-gsc", "--set", "num_selected=2"]).output
-    for text in ("O(K²|θ|²)", "∀k: 2·O(n_k|θ|)", "paper_triplet", "800 bytes", "1.1 kB", "K = 5 clients, κ = 2", "Label entropy *", "200.0 ms"):
+    for text in (
+        "O(K²|θ|²)",
+        "∀k: 2·O(n_k|θ|)",
+        "paper_triplet",
+        "800 bytes",
+        "1.1 kB",
+        "K = 5 clients, κ = 2",
+        "Label entropy *",
+        "200.0 ms",
+    ):
         assert text in shown
     plain = CliRunner().invoke(app, ["overhead", "--set", "num_selected=2", "--paper-only", "--json"]).output
     rows = json.loads(plain)

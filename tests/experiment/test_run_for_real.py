@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from feddiverse.experiment.train import carry_out
 
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.run_directory import read_records
+from feddiverse.experiment.train import carry_out
 
 KEYS = {
     "rounds": 20,
@@ -31,7 +31,7 @@ OPTIONS = [f"--set={key}={value}" for key, value in KEYS.items()]
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return execute(CONFIG, tmp_path_factory.mktemp("whole"), workers=2)
+    return carry_out(CONFIG, out=tmp_path_factory.mktemp("whole"), workers=2).summary
 
 
 # What a terminal gives, whatever our parent does with Ctrl-C; and training that lasts for hours from some round on, so
@@ -86,7 +86,7 @@ def wait_for_round(out: Path, number: int, process: subprocess.Popen[str]) -> No
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_any_number_of_workers_gives_the_same_bits(expected: dict[str, Any], tmp_path: Path, workers: int) -> None:
-    assert execute(CONFIG, tmp_path, workers=workers)["theta_sha256"] == expected["theta_sha256"]
+    assert carry_out(CONFIG, out=tmp_path, workers=workers).theta_sha256 == expected["theta_sha256"]
 
 
 @pytest.mark.slow

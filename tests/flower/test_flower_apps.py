@@ -51,11 +51,15 @@ def test_parameters_of_parts_pass_through_as_dotted_keys_and_by_set() -> None:
 
 
 def test_a_run_of_the_server_app_is_as_one_of_the_command_line(tmp_path: Path) -> None:
-    grid = FakeGrid(apps.client_app, 24)
-    settings = {"selector": "feddiverse", "rounds": 3, "seed": 2, "epochs": 1, "out": str(tmp_path / "app")}
+    grid = FakeGrid(apps.client_app, 6)
+    settings = {
+        "federation": "dirichlet(alpha=0.3,clients=6,samples=300,select=2):digits", "seed": 2,
+        "set": "selector.coverage=2", "consensus_dimensions": 16, "out": str(tmp_path / "app"),
+    }  # fmt: skip
     grid.run_config = {**RUN_CONFIG, **settings}
     apps.server_app(grid, Context(1, 0, {}, RecordDict(), grid.run_config))
     config = read_config(tmp_path / "app")
+    assert (config.selector, config.coverage, config.pretraining_rounds) == ("feddiverse", 2.0, 1)
     local = carry_out(config, out=tmp_path / "local", device="cpu")
     there = {folder: {path.name for path in (tmp_path / folder).iterdir()} for folder in ("app", "local")}
     assert there["app"] == there["local"]

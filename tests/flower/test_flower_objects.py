@@ -23,7 +23,7 @@ from feddiverse.flower.apps import build_client_app
 def test_objects_give_the_same_bits_on_both_engines(tmp_path: Path) -> None:
     """Arrays with a model factory and an aggregator object; a named federation with a selector object."""
     program = Path(__file__).with_name("simulated_objects.py")
-    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=290)
+    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     for name in ("arrays_with_a_factory", "named_with_a_selector_object"):

@@ -8,6 +8,7 @@ import numpy as np
 
 from feddiverse.data.names import split_of
 from feddiverse.experiment.config import from_mapping, to_toml
+from feddiverse.experiment.truth import compare
 from feddiverse.heterogeneity import triplet
 
 CLASS_NAMES, ATTRIBUTE_NAMES = ["0–4", "5–9"], ["red", "green"]
@@ -22,6 +23,7 @@ def make_run(
     names: tuple[list[str], list[str]] = (CLASS_NAMES, ATTRIBUTE_NAMES),
     speed: float = 12.0,
     estimated: bool = False,
+    client_names: list[str] | None = None,
     **settings: Any,
 ) -> Path:
     """A run whose worst-group accuracy rises towards `accuracy`, `speed` being the rounds of its time constant."""
@@ -36,18 +38,21 @@ def make_run(
     _write(
         path / "federation.json",
         {"name": federation, "source": "digits", "split": "gsc", "counts": counts.tolist(),
-         "class_names": names[0], "attribute_names": names[1], "num_test": 2800, "num_selected": 9},
+         "class_names": names[0], "attribute_names": names[1], "num_test": 2800, "num_selected": 9,
+         **({"client_names": client_names} if client_names else {})},
     )  # fmt: skip
     if estimated:
         truth = triplet(counts)
         guess = np.clip(truth + rng.normal(0, 0.03, truth.shape), 0, 1)
+        found = compare(dict(enumerate(guess)), counts)
         _write(path / "triplets.json", {"estimator": config.estimator, "triplets": _by_id(guess),
-                                        "evaluation_only": {"truth": _by_id(truth)}})  # fmt: skip
+                                        "evaluation_only": found})  # fmt: skip
     last = rounds[-1]
     _write(
         path / "result.json",
         {"worst_group_accuracy": last["worst_group_accuracy"], "accuracy": last["accuracy"], "groups": last["groups"],
-         "rounds": config.rounds, "seconds": 12.5, "theta_sha256": f"{seed:064x}", "run_dir": str(path)},
+         "rounds": config.rounds, "seconds": 12.5, "theta_sha256": f"{seed:064x}", "run_dir": str(path),
+         **{way: sum(r[way] for r in rounds) for way in ("bytes_down", "bytes_up")}},
     )  # fmt: skip
     return path
 

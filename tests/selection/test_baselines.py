@@ -8,13 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize, nnls
-from selection_fakes import SETTINGS, FakeClients, KnownTriplets, updates
+from selection_fakes import SETTINGS, FakeClients, KnownTriplets, build, updates
 from sklearn.cluster import KMeans
 
 from feddiverse.errors import UserError
 from feddiverse.messages import LabelCounts, Loss, Reply, Sketch, Task
 from feddiverse.seeding import rng
-from feddiverse.selection import build
 from feddiverse.selection.fed_cbs import imbalance
 from feddiverse.selection.fedpns import FedPNS, flag, gram
 from feddiverse.selection.group_balance import RIDGE, GroupBalance, balancing_weights, least_squares

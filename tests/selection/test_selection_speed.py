@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[3]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.selection import feddiverse
 

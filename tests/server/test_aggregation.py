@@ -8,9 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feddiverse import registry
 from feddiverse.messages import Reply
-from feddiverse.server.aggregation import AGGREGATORS, Aggregator, build, effective_steps
+from feddiverse.server.aggregation import Aggregator, effective_steps
 
+AGGREGATORS = registry.AGGREGATOR.builtin
 THETA = np.array([1.0, -2.0, 0.5], np.float32)
 SETTINGS = {
     "weighting": "equal",
@@ -21,6 +23,11 @@ SETTINGS = {
     "server_beta2": 0.99,
     "server_tau": 0.001,
 }
+
+
+def build(name: str, settings: dict[str, object]) -> Aggregator:
+    made: Aggregator = registry.make(registry.AGGREGATOR, name, settings)
+    return made
 
 
 def reply(client: int, change: list[float], num_examples: int = 10, steps: int = 2) -> Reply:

@@ -93,8 +93,7 @@ def _list() -> None:
 
 
 def _planned(name: str, preset: str, source: str, seeds: str) -> "Study":
-    from difflib import get_close_matches
-
+    from feddiverse import registry
     from feddiverse.experiment.grids import PRESETS, SEEDS, STUDIES, from_toml
 
     if preset not in PRESETS:
@@ -105,10 +104,8 @@ def _planned(name: str, preset: str, source: str, seeds: str) -> "Study":
             raise UserError("--preset and --source are for the paper's studies; a grid of your own names its pictures.")
         return from_toml(Path(name), numbers)
     if name not in STUDIES:
-        near = get_close_matches(name, STUDIES, n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
-        known = ", ".join(STUDIES)
-        raise UserError(f"There is no study '{name}'.{hint} Studies are {known}, or a file that ends in .toml.")
+        known, hint = ", ".join(STUDIES), registry.nearest(name, STUDIES)
+        raise UserError(f"There is no study '{name}'{hint}. Studies are {known}, or a file that ends in .toml.")
     return STUDIES[name](preset, source, SEEDS if numbers is None else numbers)
 
 
@@ -119,12 +116,8 @@ def _default_name(study: str, name: str, preset: str, source: str) -> str:
     return "-".join(part for part in (study, preset, source) if part)
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _seeds(text: str) -> list[int] | None:
-    words = _words(text)
+    words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(word.isdecimal() for word in words):
         raise UserError(f"--seeds takes whole numbers separated by commas, such as 0,1,2, not '{text}'.")
     return list(dict.fromkeys(int(word) for word in words)) or None

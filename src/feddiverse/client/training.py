@@ -14,7 +14,8 @@ from feddiverse import seeding
 from feddiverse.client.draws import balanced_epoch
 from feddiverse.data.federation import Samples
 from feddiverse.messages import Sketch, Train, Vector
-from feddiverse.models import FlatModel, native
+from feddiverse.models import FlatModel
+from feddiverse.models.layers import native
 
 
 class Diverged(Exception):

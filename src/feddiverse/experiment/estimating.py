@@ -1,7 +1,7 @@
 """How well estimators see a federation, and what that costs: after pre-training, beside the truth (evaluation only)."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ from feddiverse.errors import RunError
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.finished import Run
 from feddiverse.experiment.opening import Opened, open_run
+from feddiverse.experiment.records import total, traffic_of
 from feddiverse.experiment.truth import TruthKept, compare
 from feddiverse.messages import Engine, Vector
 from feddiverse.selection.base import Selector
@@ -27,15 +28,14 @@ def of_run(run: Run) -> Comparison | None:
     """How good the triplets were that a run's selector estimated; None where it estimated none, or nobody can say."""
     if run.estimated_triplets is None:
         return None
-    traffic = [{kind: row for kind, row in r["traffic"].items() if kind != "train"} for r in run.rounds]
-    return {**run.triplets["evaluation_only"], **a_client(traffic, len(run.counts))}
+    return {**run.triplets["evaluation_only"], **a_client(traffic_of(run.rounds), len(run.counts))}
 
 
-def a_client(traffic: Iterable[Traffic], num_clients: int) -> dict[str, float]:
-    """What answering took, for one client on average."""
-    rows = [row for kinds in traffic for row in kinds.values()]
+def a_client(traffic: Traffic, num_clients: int) -> dict[str, float]:
+    """What answering took besides training, for one client on average."""
+    spent = total(row for kind, row in traffic.items() if kind != "train")
     keys = {"seconds": "client_seconds", "bytes_up": "bytes_up", "bytes_down": "bytes_down"}
-    return {name: sum(row[key] for row in rows) / num_clients for name, key in keys.items()}
+    return {name: spent[key] / num_clients for name, key in keys.items()}
 
 
 def estimates(config: Config, names: Sequence[str], *, workers: int, device: str, tell: Tell) -> Iterator[Comparison]:
@@ -58,7 +58,7 @@ def estimates(config: Config, names: Sequence[str], *, workers: int, device: str
                 "pretraining_rounds": config.pretraining_rounds,
                 "seed": config.seed,
                 **compare(found, opened.federation.counts, truth.confusion),
-                **a_client([meter.take()], len(engine.clients)),
+                **a_client(meter.take(), len(engine.clients)),
                 "wall_seconds": wall,
                 "num_clients": len(found),
                 "client_names": list(opened.federation.client_names),

@@ -53,14 +53,14 @@ class Run:
         return self.federation.get("client_names") or [str(k) for k in range(len(self.counts))]
 
     def group_name(self, y: int, a: int) -> str:
-        """`5–9, red`; of a federation whose attribute nobody knows `5–9`."""
-        attributes = self.federation["attribute_names"]
-        names = [self.federation["class_names"][y], *attributes[a : a + 1]]
-        return ", ".join(names if self.counts.shape[2] > 1 or len(attributes) > 1 else names[:1])
+        """`5–9, red`; where nobody knows the attribute `5–9`."""
+        return ", ".join([self.federation["class_names"][y], *self.federation["attribute_names"][a : a + 1]])
 
     @property
     def group_names(self) -> list[str]:
-        """Of the groups of `counts`, class by class."""
+        """Of the groups of `counts`, class by class. It has one column for all where only test samples are known."""
+        if self.counts.shape[2] != len(self.federation["attribute_names"]):
+            return list(self.federation["class_names"])
         return [self.group_name(y, a) for y, a in np.ndindex(*self.counts.shape[1:])]
 
     @cached_property

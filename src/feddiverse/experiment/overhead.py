@@ -8,11 +8,9 @@ from typing import Any
 from feddiverse import registry
 from feddiverse.experiment.config import from_mapping
 from feddiverse.experiment.opening import Objects, open_run
-from feddiverse.experiment.records import num_rounds
+from feddiverse.experiment.records import COUNTED, num_rounds, total, traffic_of
 from feddiverse.experiment.train import TestedEngine, carry_out
 from feddiverse.server.meter import Traffic
-
-COUNTED = ("messages", "bytes_down", "bytes_up", "client_seconds")
 
 METHODS: dict[str, Mapping[str, Any]] = {
     "FedDiverse, paper's estimator": {"selector": "feddiverse", "estimator": "paper"},
@@ -78,31 +76,24 @@ def cost(records: list[dict[str, Any]], num_clients: int, num_selected: int) -> 
     """The cost told by a run's records."""
     expected = min(num_selected, num_clients)
     start = next((i for i, record in enumerate(records) if record["phase"] == "selected"), len(records) - 1) + 1
-    train = _sum(record["traffic"]["train"] for record in records)
-    a_message = {name: train[name] / max(1, train["messages"]) for name in COUNTED}
+    kinds = traffic_of(records)
+    a_message = {name: kinds["train"][name] / max(1, kinds["train"]["messages"]) for name in COUNTED}
 
     def extra(part: list[dict[str, Any]]) -> dict[str, float]:
-        trained = sum(record["traffic"]["train"]["messages"] for record in part)
-        beyond = trained - expected * num_rounds(part)
-        other = [row for record in part for kind, row in record["traffic"].items() if kind != "train"]
-        return _sum([*other, {name: beyond * a_message[name] for name in COUNTED}])
+        here = traffic_of(part)
+        beyond = here.pop("train", {"messages": 0})["messages"] - expected * num_rounds(part)
+        return total([*here.values(), {name: beyond * a_message[name] for name in COUNTED}])
 
     later = records[start:]
     num_later = max(1, num_rounds(later))
-    kinds = sorted({kind for record in records for kind in record["traffic"]})
     return Cost(
         rounds=num_rounds(records),
         num_clients=num_clients,
         num_selected=num_selected,
-        kinds={kind: _sum(r["traffic"][kind] for r in records if kind in r["traffic"]) for kind in kinds},
+        kinds=kinds,
         extra=extra(records),
         first=extra(records[:start]),
         each={name: value / num_later for name, value in extra(later).items()},
         server_seconds=sum(record["selection_seconds"] for record in records),
         server_seconds_each=sum(record["selection_seconds"] for record in later) / num_later,
     )
-
-
-def _sum(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    rows = list(rows)
-    return {name: float(sum(row[name] for row in rows)) for name in COUNTED}

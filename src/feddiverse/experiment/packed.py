@@ -15,13 +15,12 @@ import numpy as np
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import from_mapping
 from feddiverse.experiment.finished import Run, checked
-from feddiverse.experiment.records import summary
+from feddiverse.experiment.records import COUNTED, summary, traffic_of
 from feddiverse.heterogeneity import triplet
 from feddiverse.server.groups import accuracies
 
 NAME = "study.jsonl"
 FORMAT = "feddiverse study 1"
-COUNTED = ("messages", "bytes_down", "bytes_up", "client_seconds")
 Plain = dict[str, Any]
 
 
@@ -153,17 +152,12 @@ def joined(records: list[Plain]) -> list[Plain]:
 
 
 def _sum(records: list[Plain]) -> Plain:
-    traffic: dict[str, dict[str, float]] = {}
-    for record in records:
-        for kind, row in record["traffic"].items():
-            so_far = traffic.setdefault(kind, dict.fromkeys(COUNTED, 0))
-            traffic[kind] = {name: so_far[name] + row[name] for name in COUNTED}
     return {
         **records[-1],
         "choices": [ids for record in records for ids in record.get("choices", [record["selected"]])],
         **{key: [each for record in records for each in record.get(key, [])] for key in ("failed", "warnings")},
         **{key: sum(record[key] for record in records) for key in ("seconds", "selection_seconds")},
-        "traffic": traffic,
+        "traffic": traffic_of(records),
     }
 
 

@@ -1,5 +1,6 @@
 """What a run directory says about a run, as plain data."""
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +12,14 @@ from feddiverse.experiment.config import Config
 from feddiverse.experiment.truth import compare, statistics
 from feddiverse.heterogeneity import Counts
 from feddiverse.selection.base import Selector
+from feddiverse.server.meter import Traffic
 from feddiverse.server.rounds import Round
 
 if TYPE_CHECKING:
     from feddiverse.models import ModelSpec
+
+
+COUNTED = ("messages", "bytes_down", "bytes_up", "client_seconds")  # of each kind of question
 
 
 def describe_federation(federation: Federation, num_selected: int) -> dict[str, Any]:
@@ -91,6 +96,18 @@ def choices(records: list[dict[str, Any]]) -> list[list[int]]:
     """
     chosen = [record.get("choices", [record["selected"]]) for record in records if record["phase"] == "selected"]
     return [each for several in chosen for each in several]
+
+
+def total(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Rows of traffic added up."""
+    rows = list(rows)
+    return {name: float(sum(row[name] for row in rows)) for name in COUNTED}
+
+
+def traffic_of(records: list[dict[str, Any]]) -> Traffic:
+    """What all records together counted, by kind of question."""
+    kinds = sorted({kind for record in records for kind in record["traffic"]})
+    return {kind: total(r["traffic"][kind] for r in records if kind in r["traffic"]) for kind in kinds}
 
 
 def num_rounds(records: list[dict[str, Any]]) -> int:

@@ -125,6 +125,8 @@ class RunDirectory:
 
     def _take_over(self, there: Config, config: Config, extend: bool) -> None:
         """Go on with the run that is there, which must be the same, or the same with fewer rounds."""
+        if there == config:
+            return
         if extend and replace(there, rounds=config.rounds) == config and config.rounds >= there.rounds:
             files.write(self.path / "config.toml", to_toml(config).encode())
         elif differing := differences(there.plain(), config.plain()):

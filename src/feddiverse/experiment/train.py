@@ -128,7 +128,7 @@ def carry_out(
     with RunDirectory(out, config, extend=resume) as directory:
         finished = directory.read_json("result.json")
         if finished is not None and not (resume and finished["rounds"] < config.rounds):
-            return Result.read(out)
+            return replace(Result.read(out), factory=objects.model if objects else None)
         try:
             return _Run(open_run(config, objects), directory).train(opener, workers, device, on_round)
         except Exception:

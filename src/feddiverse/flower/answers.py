@@ -43,6 +43,8 @@ def answer_questions(app: ClientApp, data: Data, num_classes: int) -> ClientApp:
     """Have `app` answer what `FedDiverse` and the other selectors ask, about the data that `data` gives.
 
     Features are what the current global model sees (the input of its last layer): see `features_of`.
+
+    >>> app = answer_questions(ClientApp(), lambda message, context: ([[0.1, 0.9], [0.8, 0.3]], [1, 0]), num_classes=2)
     """
     app.query(wire.HELLO_ACTION)(functools.partial(_hello, data, num_classes))
     for kind in ANSWERED:

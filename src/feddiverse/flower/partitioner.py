@@ -21,7 +21,13 @@ class CountsPartitioner(Partitioner):  # type: ignore[misc]  # flwr-datasets has
     attributes are columns of the dataset; their values are numbered in sorted order, or as `labels` and `attributes`
     list them. Samples are dealt without replacement, by seed.
 
-    >>> fds = FederatedDataset(dataset="...", partitioners={"train": CountsPartitioner("gsc", "label", "background")})
+    With a dataset of the hub: `FederatedDataset(dataset="…", partitioners={"train": CountsPartitioner("gsc", …)})`.
+
+    >>> from datasets import Dataset
+    >>> partitioner = CountsPartitioner([[[1, 0], [0, 1]], [[0, 1], [1, 0]]], "dog", "place")
+    >>> partitioner.dataset = Dataset.from_dict({"dog": ["corgi", "corgi", "pug", "pug"], "place": ["sea", "wood"] * 2})
+    >>> partitioner.load_partition(0)["place"][:]
+    ['sea', 'wood']
     """
 
     def __init__(
@@ -72,7 +78,15 @@ class _Columns:
 def measure_partitioner(
     partitioner: Partitioner, label_by: str = "label", attribute_by: str = "attribute"
 ) -> Heterogeneity:
-    """The six metrics of what a partitioner deals out, whatever its rule; its dataset must be assigned."""
+    """The six metrics of what a partitioner deals out, whatever its rule; its dataset must be assigned.
+
+    >>> from datasets import Dataset
+    >>> from flwr_datasets.partitioner import IidPartitioner
+    >>> partitioner = IidPartitioner(num_partitions=2)
+    >>> partitioner.dataset = Dataset.from_dict({"label": [0, 0, 1, 1], "place": ["sea", "wood"] * 2})
+    >>> measure_partitioner(partitioner, "label", "place").sizes.tolist()
+    [2.0, 2.0]
+    """
     values = [sorted(partitioner.dataset.unique(column)) for column in (label_by, attribute_by)]
     tables = np.zeros((partitioner.num_partitions, *map(len, values)), np.int64)
     for k in range(partitioner.num_partitions):

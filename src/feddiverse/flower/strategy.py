@@ -43,8 +43,12 @@ class Selecting(Strategy):
 
     `chosen`: round → the clients asked to train in it. `findings()`: what the selector has learnt of clients.
 
+    >>> from flwr.serverapp.strategy import FedAvg
     >>> strategy = Selecting(FedAvg(fraction_train=0.4), "pow_d", pow_d_candidates=20)
-    >>> strategy = Selecting(FedAvg(fraction_train=0.4), MySelector(temperature=3))
+    >>> class Largest(Selector):
+    ...     def choose(self, round, k, clients, ask, rng):
+    ...         return sorted(clients, key=lambda client: -clients[client])[:k]
+    >>> strategy = Selecting(FedAvg(fraction_train=0.4), Largest())
     """
 
     def __init__(
@@ -179,7 +183,10 @@ class FedDiverse(Selecting):
 
     The first `pretraining_rounds` rounds train every client, as the paper does, aggregated by the wrapped strategy.
 
+    >>> from flwr.serverapp.strategy import FedAvg
     >>> strategy = FedDiverse(FedAvg(fraction_train=0.4), num_classes=10)
+    >>> strategy.triplets  # filled by the first choice
+    {}
     """
 
     def __init__(

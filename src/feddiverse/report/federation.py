@@ -56,7 +56,7 @@ class Tiles:
     def title(self, i: int) -> str:
         """`2×` where two clients have the matrix; of a single one its name, if it has one."""
         several = len(self.clients[i])
-        return f"{several}×" if several > 1 else shortened(self.names[self.clients[i][0]], 9) if self.names else ""
+        return f"{several}×" if several > 1 else shortened(self.names[self.clients[i][0]], 12) if self.names else ""
 
 
 def draw(
@@ -95,8 +95,8 @@ def _distinct(counts: Counts, names: Sequence[str] | None = None) -> Tiles:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name that fits."""
-    return name if len(name) <= most else name[: most - 1] + "…"
+    """A name that fits: its beginning and its end, which often is what differs."""
+    return name if len(name) <= most else f"{name[: most // 2]}…{name[most // 2 + 1 - most :]}"
 
 
 def _draw_maps(axes: Any, tiles: Tiles) -> None:

@@ -120,6 +120,8 @@ def _csv_text(text: str) -> str:
 
 def to_latex(table: Table) -> str:
     """A booktabs table."""
+    import pandas
+
     style = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
 
     def shown(cell: Cell) -> str:
@@ -127,23 +129,14 @@ def to_latex(table: Table) -> str:
         text = "{}" + text if text[:1] in {"[", "*"} else text  # else the rule or line break before would take it
         return rf"{text} {{\scriptsize ({_latex(cell.beside)})}}" if cell.beside else text
 
+    cells = [[shown(cell) for cell in row] for row in table.rows]
+    frame = pandas.DataFrame(cells, columns=[_latex(name) for name in table.columns])
     aligned = "".join("r" if table.is_numeric(i) else "l" for i in range(len(table.columns)))
-    caption = " ".join([table.title.rstrip(".") + ".", *table.notes])
-    lines = [
-        r"\begin{table}",
-        r"    \centering",
-        rf"    \caption{{{_latex(caption)}}}",
-        rf"    \label{{tab:{table.name}}}",
-        rf"    \begin{{tabular}}{{{aligned}}}",
-        r"        \toprule",
-        "        " + " & ".join(_latex(c) for c in table.columns) + r" \\",
-        r"        \midrule",
-        *("        " + " & ".join(shown(cell) for cell in row) + r" \\" for row in table.rows),
-        r"        \bottomrule",
-        r"    \end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    text = frame.style.hide(axis="index").to_latex(
+        caption=_latex(" ".join([table.title.rstrip(".") + ".", *table.notes])), label=f"tab:{table.name}",
+        column_format=aligned, hrules=True, position_float="centering",
+    )  # fmt: skip
+    return str(text)
 
 
 def write_all(table: Table, folder: Path) -> list[Path]:
@@ -164,33 +157,12 @@ def _markdown(text: str) -> str:
 
 
 _LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": r"$-$",
-    "×": r"$\times$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "<": r"$<$",
-    ">": r"$>$",
-    "|": r"$|$",
-    "∈": r"$\in$",
-    "µ": r"$\mu$",
-    "∀": r"$\forall$",
-    "∉": r"$\notin$",
-    "≠": r"$\neq$",
-    "κ": r"$\kappa$",
-    "θ": r"$\theta$",
-    "Σ": r"$\Sigma$",
-    "²": r"$^2$",
-    "→": r"$\to$",
-    "·": r"$\cdot$",
-    "…": r"\dots{}",
-    "–": "--",
-    "’": "'",
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\dots{}", "–": "--",
+    "’": "'", "±": r"$\pm$", "−": r"$-$", "×": r"$\times$", "·": r"$\cdot$", "²": r"$^2$", "<": r"$<$", ">": r"$>$",
+    "|": r"$|$", "≥": r"$\geq$", "≤": r"$\leq$", "≠": r"$\neq$", "∈": r"$\in$", "∉": r"$\notin$", "∀": r"$\forall$",
+    "→": r"$\to$", "κ": r"$\kappa$", "θ": r"$\theta$", "µ": r"$\mu$", "Σ": r"$\Sigma$",
     **{c: "\\" + c for c in "&%$#_{}"},
-}
+}  # fmt: skip
 
 
 def _latex(text: str) -> str:

@@ -12,24 +12,24 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from feddiverse.models.tape import Tape, gradient_of
+from feddiverse.models.layers.tape import Tape, gradient_of
 
 _aten = torch.ops.aten
 
 
 def pointwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     """A 1×1 convolution: every position's channels times one matrix."""
-    rows = x.flatten(0, 2)
-    weight = conv.weight.detach().flatten(1)
+    rows, kernel = x.flatten(0, 2), conv.weight
+    weight = kernel.detach().flatten(1)
     if tape is not None:
 
         def backward(dy: Tensor) -> Tensor:
             columns = dy.flatten(0, 2)
-            gradient_of(conv.weight).flatten(1).addmm_(columns.t(), rows)
+            gradient_of(kernel).view(weight.shape).addmm_(columns.t(), rows)
             return columns.mm(weight).view(x.shape)
 
         tape.append(backward)
-    return rows.mm(weight.t()).view(*x.shape[:3], -1)
+    return rows.mm(weight.t()).view(*x.shape[:3], conv.out_channels)
 
 
 def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
@@ -40,7 +40,8 @@ def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
         return _depthwise_1x1(x, conv, tape)
     if height == width == 2:
         return _depthwise_2x2(x, conv, tape)
-    maps, weight, channels = x.permute(0, 3, 1, 2), conv.weight.detach(), x.shape[3]
+    maps, kernel, channels = x.permute(0, 3, 1, 2), conv.weight, x.shape[3]
+    weight = kernel.detach()
     if tape is not None:
 
         def backward(dy: Tensor) -> Tensor:
@@ -48,7 +49,7 @@ def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
                 dy.permute(0, 3, 1, 2), maps, weight, None, [stride, stride], [1, 1], [1, 1], False, [0, 0], channels,
                 [True, True, False],
             )  # fmt: skip
-            gradient_of(conv.weight).add_(dw)
+            gradient_of(kernel).add_(dw)
             return cast(Tensor, dx).permute(0, 2, 3, 1)
 
         tape.append(backward)
@@ -57,11 +58,12 @@ def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
 
 def _depthwise_1x1(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     """On a 1×1 map only the kernel's centre ever meets the picture."""
-    centre = conv.weight.detach()[:, 0, 1, 1].contiguous()
+    kernel = conv.weight
+    centre = kernel.detach()[:, 0, 1, 1].contiguous()
     if tape is not None:
 
         def backward(dy: Tensor) -> Tensor:
-            gradient_of(conv.weight)[:, 0, 1, 1].add_((dy * x).sum((0, 1, 2)))
+            gradient_of(kernel)[:, 0, 1, 1].add_((dy * x).sum((0, 1, 2)))
             return dy * centre
 
         tape.append(backward)
@@ -82,8 +84,8 @@ _TAPS = {stride: _taps_2x2(stride) for stride in _OUTPUTS}
 def _depthwise_2x2(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     """On a 2×2 map each output is a sum over the four inputs, each times one tap."""
     n, channels, stride = x.shape[0], x.shape[3], conv.stride[0]
-    taps = _TAPS[stride]
-    kernel = conv.weight.detach().view(channels, 9).t()[taps]  # [q, p, channels]
+    taps, weight = _TAPS[stride], conv.weight
+    kernel = weight.detach().view(channels, 9).t()[taps]  # [q, p, channels]
     corners = x.view(n, 4, 1, channels)
     y = corners[:, 0] * kernel[0]
     for q in range(1, 4):
@@ -94,7 +96,7 @@ def _depthwise_2x2(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
             dy = dy.view(n, 1, -1, channels)
             dkernel = (corners * dy).sum(0)  # [q, p, channels]
             flat = dy.new_zeros(9, channels).index_add_(0, taps.view(-1), dkernel.view(-1, channels))
-            gradient_of(conv.weight).view(channels, 9).add_(flat.t())
+            gradient_of(weight).view(channels, 9).add_(flat.t())
             dx = dy[:, :, 0] * kernel[:, 0]
             for p in range(1, dy.shape[2]):
                 dx.addcmul_(dy[:, :, p], kernel[:, p])
@@ -111,7 +113,8 @@ def group_norm(
     x = x.contiguous()
     n, height, width, channels = x.shape
     sizes = (n, channels, height * width, norm.num_groups)
-    weight, bias = norm.weight.detach(), norm.bias.detach()
+    gain, offset = norm.weight, norm.bias
+    weight, bias = gain.detach(), offset.detach()
     maps = x.permute(0, 3, 1, 2)
     if height * width in _SUMMED_BY_ROWS:
         y, mean, rstd = _group_norm_by_rows(x, norm)
@@ -127,8 +130,8 @@ def group_norm(
             if cut_off:
                 dy = _aten.hardtanh_backward(dy, y, low, high)
             dx, dweight, dbias = _aten.native_group_norm_backward(dy, maps, mean, rstd, weight, *sizes, [True] * 3)
-            gradient_of(norm.weight).add_(dweight)
-            gradient_of(norm.bias).add_(dbias)
+            gradient_of(gain).add_(dweight)
+            gradient_of(offset).add_(dbias)
             return cast(Tensor, dx).permute(0, 2, 3, 1)
 
         tape.append(backward)

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from feddiverse.models import ModelSpec, build, native
+from feddiverse.models import ModelSpec, build
 from feddiverse.models.cnn import CNN
-from feddiverse.models.fast_cnn import FastCNN
-from feddiverse.models.fast_mobilenet import FastMobileNetV2
+from feddiverse.models.layers import library, native
+from feddiverse.models.layers.fast import FastCNN, FastMobileNetV2
+from feddiverse.models.layers.tape import Tape
 from feddiverse.models.mobilenet import InvertedResidual, MobileNetV2
-from feddiverse.models.tape import rewind
 
-in_c = pytest.mark.skipif(not native.AVAILABLE, reason="no C compiler was here when the package was installed")
+in_c = pytest.mark.skipif(library.C is None, reason="no C compiler was here when the package was installed")
 
 maps = st.builds(
     lambda n, height, width, channels, seed: torch.randn(
@@ -46,7 +46,7 @@ def assume_away_from(ends: tuple[float, float], y: Tensor) -> None:
 
 def compare(layer: Callable, module: nn.Module, reference: Callable, x: Tensor) -> None:
     """`layer` in single precision and `reference(x, *parameters)` in double: outputs, then every gradient."""
-    tape = [lambda dx: dx]  # not the first layer: the input's gradient is asked for
+    tape = Tape(wants_input=True)
     y = layer(x.clone(), module, tape)
     their_x = x.double().permute(0, 3, 1, 2).requires_grad_()
     their_parameters = [p.detach().double().requires_grad_() for p in module.parameters()]
@@ -57,7 +57,7 @@ def compare(layer: Callable, module: nn.Module, reference: Callable, x: Tensor) 
     their_y.backward(dy.double().permute(0, 3, 1, 2))
     for parameter in module.parameters():
         parameter.grad = torch.ones_like(parameter)  # gradients are added to what is there
-    check(rewind(tape, dy.clone()), their_x.grad.permute(0, 2, 3, 1))
+    check(tape.rewind(dy.clone()), their_x.grad.permute(0, 2, 3, 1))
     for ours, theirs in zip(module.parameters(), their_parameters, strict=True):
         check(ours.grad - 1, theirs.grad)
     check(layer(x.clone(), module, None), their_y.detach().permute(0, 2, 3, 1))
@@ -98,7 +98,7 @@ def test_group_norm(x, one_group, ends):
 
 
 @in_c
-@pytest.mark.skipif(native.SGEMM is None, reason="this build of PyTorch hides its product of matrices")
+@pytest.mark.skipif(library.sgemm() is None, reason="this build of PyTorch hides its product of matrices")
 @given(
     st.integers(1, 5),
     st.tuples(st.integers(1, 6), st.integers(1, 6)),
@@ -160,11 +160,11 @@ def test_the_small_cnn_is_the_plain_one(side):
         torch.testing.assert_close(fast(x), plain(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("missing", [{"AVAILABLE": False, "_c": None}, {"SGEMM": None}])
+@pytest.mark.parametrize("missing", [{"C": None}, {"sgemm": lambda: None}], ids=["C", "sgemm"])
 @pytest.mark.parametrize(("plain", "fast"), [(CNN, FastCNN), (MobileNetV2, FastMobileNetV2)])
 def test_without_the_libraries_pytorchs_operations_do_it(plain, fast, missing, monkeypatch):
     for name, value in missing.items():
-        monkeypatch.setattr(native, name, value)
+        monkeypatch.setattr(library, name, value)
     torch.manual_seed(0)
     plain, fast = plain(2), fast(2)
     fast.load_state_dict(plain.state_dict())

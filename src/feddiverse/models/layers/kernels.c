@@ -4,11 +4,17 @@
    Maps are [n, height, width, channels], so that every inner loop runs along channels that lie side by side, which the
    compiler turns into vector instructions. Several rows are taken at once where a sum over rows would otherwise be
    stored and loaded again for every row. Convolutions are 3×3 with a padding of one. Nothing here allocates: the caller
-   hands over results and workspaces. `native.py` calls these.
+   hands over results and workspaces, as many floats as `…_workspace` says. `native.py` calls these.
 */
 
 #include <math.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <string.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
 /* One copy for processors that multiply and add eight numbers at once, one for the others; chosen when the library is
@@ -21,7 +27,28 @@
 #define INLINE static inline __attribute__((always_inline))
 #define SIMD _Pragma("omp simd")
 
-typedef long Size;
+typedef int64_t Size;
+
+/* Which copy runs: 1 if a·b + c is rounded once, for numbers where that makes a difference to zero. */
+EXPORT int multiplies_and_adds_at_once(float a, float b, float c) { return a * b + c != 0; }
+
+/* ---- Workspaces: what takes parts of one also says how large it is, with no memory to take them from ---- */
+
+typedef struct {
+    float *memory; /* NULL: only count */
+    Size used;
+} Workspace;
+
+INLINE float *take(Workspace *workspace, Size count) {
+    float *start = workspace->memory ? workspace->memory + workspace->used : NULL;
+    workspace->used += count;
+#ifdef __SANITIZE_ADDRESS__ /* a gap that nobody may touch, or one part's end could be the next one's beginning */
+    enum { GAP = 16 };
+    workspace->used += GAP;
+    if (start) __asan_poison_memory_region(start + count, GAP * sizeof(float));
+#endif
+    return start;
+}
 
 /* ---- GroupNorm, then min(max(·, low), high) ---- */
 
@@ -65,12 +92,25 @@ INLINE void scale_and_shift(const float *statistics, const float *weight, const 
     }
 }
 
-/* One picture. statistics: [groups, (mean, 1/deviation)]; workspace: 2·channels. y may be x itself. */
-INLINE void norm(const float *x, const float *weight, const float *bias, float *y, float *statistics, float *workspace,
+typedef struct {
+    float *scale, *shift, *by_x, *by_one; /* [channels] each; the last two for backward only */
+} PerChannel;
+
+INLINE PerChannel take_per_channel(Workspace *workspace, Size channels) {
+    PerChannel per;
+    per.scale = take(workspace, channels);
+    per.shift = take(workspace, channels);
+    per.by_x = take(workspace, channels);
+    per.by_one = take(workspace, channels);
+    return per;
+}
+
+/* One picture. statistics: [groups, (mean, 1/deviation)]. y may be x itself. */
+INLINE void norm(const float *x, const float *weight, const float *bias, float *y, float *statistics, PerChannel per,
                  Size rows, Size channels, Size groups, double eps, float low, float high) {
     Size width = channels / groups;
     double count = (double)(width * rows);
-    float *scale = workspace, *shift = workspace + channels;
+    float *scale = per.scale, *shift = per.shift;
     moments(x, scale, shift, rows, channels);
     for (Size g = 0; g < groups; g++, statistics += 2) {
         Size first = g * width, end = first + width;
@@ -89,9 +129,9 @@ INLINE void norm(const float *x, const float *weight, const float *bias, float *
 
 /* The same y again, from the statistics. */
 INLINE void norm_again(const float *x, const float *weight, const float *bias, float *y, const float *statistics,
-                       float *workspace, Size rows, Size channels, Size groups, float low, float high) {
+                       PerChannel per, Size rows, Size channels, Size groups, float low, float high) {
     Size width = channels / groups;
-    float *scale = workspace, *shift = workspace + channels;
+    float *scale = per.scale, *shift = per.shift;
     for (Size g = 0; g < groups; g++)
         scale_and_shift(statistics + 2 * g, weight, bias, scale, shift, g * width, (g + 1) * width);
     normalise(x, scale, shift, y, rows, channels, low, high);
@@ -118,16 +158,17 @@ INLINE void add_passed(const float *dy, const float *x, const float *scale, cons
     }
 }
 
-/* One picture. Puts the input's gradient in dy's place; adds to dweight and dbias. workspace: 4·channels. */
+/* One picture. Puts the input's gradient in dy's place; adds to dweight and dbias. */
 INLINE void norm_backward(float *dy, const float *x, const float *weight, const float *bias, const float *statistics,
-                          float *dweight, float *dbias, float *workspace, Size rows, Size channels, Size groups,
+                          float *dweight, float *dbias, PerChannel per, Size rows, Size channels, Size groups,
                           float low, float high) {
     Size width = channels / groups, row;
     double count = (double)(width * rows);
-    float *scale = workspace, *shift = scale + channels, *by_x = shift + channels, *by_one = by_x + channels;
+    float *scale = per.scale, *shift = per.shift, *by_x = per.by_x, *by_one = per.by_one;
     for (Size g = 0; g < groups; g++)
         scale_and_shift(statistics + 2 * g, weight, bias, scale, shift, g * width, (g + 1) * width);
-    memset(by_x, 0, 2 * channels * sizeof(float));
+    memset(by_x, 0, channels * sizeof(float));
+    memset(by_one, 0, channels * sizeof(float));
     for (row = 0; row + 4 <= rows; row += 4)
         add_passed(dy + row * channels, x + row * channels, scale, shift, by_x, by_one, channels, low, high, 4);
     for (; row < rows; row++)
@@ -150,20 +191,30 @@ INLINE void norm_backward(float *dy, const float *x, const float *weight, const 
             dy[c] = scale[c] * passed(dy[c], x[c], scale[c], shift[c], low, high) + (by_x[c] * x[c] + by_one[c]);
 }
 
+Size group_norm_workspace(Size channels) {
+    Workspace counted = {NULL, 0};
+    take_per_channel(&counted, channels);
+    return counted.used;
+}
+
 EXPORT void group_norm(const float *x, const float *weight, const float *bias, float *y, float *statistics,
-                       float *workspace, Size n, Size rows, Size channels, Size groups, double eps, float low,
+                       float *memory, Size n, Size rows, Size channels, Size groups, double eps, float low,
                        float high) {
+    Workspace workspace = {memory, 0};
+    PerChannel per = take_per_channel(&workspace, channels);
     for (Size i = 0, map = rows * channels; i < n; i++)
-        norm(x + i * map, weight, bias, y + i * map, statistics + i * 2 * groups, workspace, rows, channels, groups,
-             eps, low, high);
+        norm(x + i * map, weight, bias, y + i * map, statistics + i * 2 * groups, per, rows, channels, groups, eps, low,
+             high);
 }
 
 EXPORT void group_norm_backward(float *dy, const float *x, const float *weight, const float *bias,
-                                const float *statistics, float *dweight, float *dbias, float *workspace, Size n,
+                                const float *statistics, float *dweight, float *dbias, float *memory, Size n,
                                 Size rows, Size channels, Size groups, float low, float high) {
+    Workspace workspace = {memory, 0};
+    PerChannel per = take_per_channel(&workspace, channels);
     for (Size i = 0, map = rows * channels; i < n; i++)
-        norm_backward(dy + i * map, x + i * map, weight, bias, statistics + i * 2 * groups, dweight, dbias, workspace,
-                      rows, channels, groups, low, high);
+        norm_backward(dy + i * map, x + i * map, weight, bias, statistics + i * 2 * groups, dweight, dbias, per, rows,
+                      channels, groups, low, high);
 }
 
 /* ---- 3×3 windows: tap (ky, kx) of output (oy, ox) meets input (oy·stride + ky − 1, ox·stride + kx − 1) ---- */
@@ -206,6 +257,7 @@ INLINE void flush(Pairs *pairs, float *y, Size channels, const int add) {
 /* How many outputs there are along a side. */
 #define OUTPUTS(size) (((size)-1) / stride + 1)
 #define SMALLER(a, b) ((a) < (b) ? (a) : (b))
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
 
 /* Of the three taps along a side, those from FIRST to before END meet an input that is there. */
 #define FIRST(o) ((o) == 0)
@@ -275,18 +327,37 @@ INLINE void add_taps_last(const float *restrict dtaps, float *restrict dkernel, 
         for (Size tap = 0; tap < 9; tap++) dkernel[c * 9 + tap] += dtaps[tap * channels + c];
 }
 
-/* workspace: 9·channels. */
-EXPORT void depthwise(const float *x, const float *kernel, float *y, float *workspace, Size n, Size height, Size width,
-                      Size channels, Size stride) {
-    taps_first(kernel, workspace, channels);
-    for (Size i = 0; i < n; i++)
-        filter(x + i * MAP_IN, workspace, y + i * MAP_OUT, height, width, channels, stride);
+typedef struct {
+    float *taps, *dtaps; /* [9, channels] each; the second for backward only */
+} Taps;
+
+INLINE Taps take_taps(Workspace *workspace, Size channels) {
+    Taps both;
+    both.taps = take(workspace, 9 * channels);
+    both.dtaps = take(workspace, 9 * channels);
+    return both;
 }
 
-/* Adds to dkernel. workspace: 18·channels. */
+Size depthwise_workspace(Size channels) {
+    Workspace counted = {NULL, 0};
+    take_taps(&counted, channels);
+    return counted.used;
+}
+
+EXPORT void depthwise(const float *x, const float *kernel, float *y, float *memory, Size n, Size height, Size width,
+                      Size channels, Size stride) {
+    Workspace workspace = {memory, 0};
+    float *taps = take_taps(&workspace, channels).taps;
+    taps_first(kernel, taps, channels);
+    for (Size i = 0; i < n; i++) filter(x + i * MAP_IN, taps, y + i * MAP_OUT, height, width, channels, stride);
+}
+
+/* Adds to dkernel. */
 EXPORT void depthwise_backward(const float *dy, const float *x, const float *kernel, float *dx, float *dkernel,
-                               float *workspace, Size n, Size height, Size width, Size channels, Size stride) {
-    float *taps = workspace, *dtaps = workspace + 9 * channels;
+                               float *memory, Size n, Size height, Size width, Size channels, Size stride) {
+    Workspace workspace = {memory, 0};
+    Taps both = take_taps(&workspace, channels);
+    float *taps = both.taps, *dtaps = both.dtaps;
     taps_first(kernel, taps, channels);
     memset(dtaps, 0, 9 * channels * sizeof(float));
     for (Size i = 0; i < n; i++, dy += MAP_OUT, x += MAP_IN, dx += MAP_IN) {
@@ -299,18 +370,24 @@ EXPORT void depthwise_backward(const float *dy, const float *x, const float *ker
 /* ---- MobileNetV2's inverted residual: widen, filter, narrow, add the input ---- */
 
 /* BLAS's own, as Fortran calls it. */
-typedef void Sgemm(const char *, const char *, const int *, const int *, const int *, const float *, const float *,
-                   const int *, const float *, const int *, const float *, float *, const int *);
+typedef void Sgemm(const char *, const char *, const void *, const void *, const void *, const float *, const float *,
+                   const void *, const float *, const void *, const float *, float *, const void *);
 
 enum { AS_IT_IS = 'N', TRANSPOSED = 'T' };
 
 /* c = a·b + beta·c for matrices that lie row by row, [rows, inner]·[inner, columns], or transposed. */
 INLINE void product(Sgemm *sgemm, const float *a, char a_lies, const float *b, char b_lies, float *c, Size rows,
                     Size inner, Size columns, float beta) {
-    int m = (int)columns, n = (int)rows, k = (int)inner; /* Fortran reads rows as columns: it computes cᵀ = bᵀ·aᵀ */
-    int b_step = b_lies == AS_IT_IS ? m : k, a_step = a_lies == AS_IT_IS ? k : n;
+    /* Fortran reads rows as columns: it computes cᵀ = bᵀ·aᵀ. Eight bytes each, for builds of BLAS that read so many. */
+    Size b_step = b_lies == AS_IT_IS ? columns : inner, a_step = a_lies == AS_IT_IS ? inner : rows;
     float one = 1;
-    sgemm(&b_lies, &a_lies, &m, &n, &k, &one, b, &b_step, a, &a_step, &beta, c, &m);
+    sgemm(&b_lies, &a_lies, &columns, &rows, &inner, &one, b, &b_step, a, &a_step, &beta, c, &columns);
+}
+
+/* For `library.py` to try whether `sgemm` is what it should be. */
+void multiply(Sgemm *sgemm, const float *a, char a_lies, const float *b, char b_lies, float *c, Size rows, Size inner,
+              Size columns, float beta) {
+    product(sgemm, a, a_lies, b, b_lies, c, rows, inner, columns, beta);
 }
 
 typedef struct {
@@ -329,10 +406,11 @@ typedef struct {
     Size together; /* so many pictures at once, that their maps stay in the cache from one layer to the next */
 } Shape;
 
+#define UNUSED __attribute__((unused))
 #define SHAPE                                                                                                          \
-    Size height = shape->height, width = shape->width, stride = shape->stride, groups = shape->groups;                 \
-    Size inputs = shape->inputs, channels = shape->hidden, outputs = shape->outputs, together = shape->together;       \
-    Size in = height * width, out = OUTPUTS(height) * OUTPUTS(width);
+    UNUSED Size height = shape->height, width = shape->width, stride = shape->stride, groups = shape->groups;          \
+    UNUSED Size inputs = shape->inputs, channels = shape->hidden, outputs = shape->outputs;                            \
+    UNUSED Size together = shape->together, in = height * width, out = OUTPUTS(height) * OUTPUTS(width);
 #define FOR_EACH_CHUNK for (Size i = 0, some; some = SMALLER(together, shape->n - i), some > 0; i += some)
 #define STATISTICS(name) (maps->name##_statistics + (i + j) * 2 * groups)
 
@@ -344,15 +422,60 @@ INLINE const float *gather(const float *x, const Size *pictures, float *workspac
     return workspace;
 }
 
-/* y = narrow(filter(widen(x))), each with its GroupNorm, the first two with ReLU6; as a residual y = x + factor·that.
-   pictures: n indices, or NULL for all. With `keep` the maps are those of all n pictures, else of `together`.
-   workspace: together·(in·inputs + out·hidden) + in·hidden + 9·hidden + 2·max(hidden, outputs). */
-EXPORT void inverted_residual(Sgemm *sgemm, const Shape *shape, const Parameters *p, const Maps *maps, const float *x,
-                              const Size *pictures, float *y, float *workspace, double eps, float factor,
-                              int is_residual, int keep) {
+/* With `keep` the maps are those of all n pictures, for backward, else of `together`. */
+INLINE Maps take_maps(Workspace *workspace, const Shape *shape, int keep) {
     SHAPE
-    float *gathered = workspace, *active = gathered + together * in * inputs;
-    float *normed = active + together * out * channels, *taps = normed + in * channels, *rest = taps + 9 * channels;
+    Size kept = keep ? shape->n : together;
+    Maps maps;
+    maps.widened = take(workspace, kept * in * channels);
+    maps.filtered = take(workspace, kept * out * channels);
+    maps.narrowed = take(workspace, kept * out * outputs);
+    maps.widened_statistics = take(workspace, shape->n * 2 * groups);
+    maps.filtered_statistics = take(workspace, shape->n * 2 * groups);
+    maps.narrowed_statistics = take(workspace, shape->n * 2 * groups);
+    return maps;
+}
+
+Size inverted_residual_maps(const Shape *shape, int keep) {
+    Workspace counted = {NULL, 0};
+    take_maps(&counted, shape, keep);
+    return counted.used;
+}
+
+typedef struct {
+    float *gathered, *active, *normed; /* of `together` pictures the first two, of one the third */
+    Taps taps;
+    PerChannel per;
+} Parts;
+
+INLINE Parts take_parts(Workspace *workspace, const Shape *shape) {
+    SHAPE
+    Parts parts;
+    parts.gathered = take(workspace, together * in * inputs);
+    parts.active = take(workspace, together * out * channels);
+    parts.normed = take(workspace, in * channels);
+    parts.taps = take_taps(workspace, channels);
+    parts.per = take_per_channel(workspace, LARGER(channels, outputs));
+    return parts;
+}
+
+Size inverted_residual_workspace(const Shape *shape) {
+    Workspace counted = {NULL, 0};
+    take_parts(&counted, shape);
+    return counted.used;
+}
+
+/* y = narrow(filter(widen(x))), each with its GroupNorm, the first two with ReLU6; as a residual y = x + factor·that.
+   pictures: n indices, or NULL for all. */
+EXPORT void inverted_residual(Sgemm *sgemm, const Shape *shape, const Parameters *p, float *map_memory, const float *x,
+                              const Size *pictures, float *y, float *memory, double eps, float factor, int is_residual,
+                              int keep) {
+    SHAPE
+    Workspace map_space = {map_memory, 0}, workspace = {memory, 0};
+    Maps own_maps = take_maps(&map_space, shape, keep), *maps = &own_maps;
+    Parts parts = take_parts(&workspace, shape);
+    float *gathered = parts.gathered, *active = parts.active, *normed = parts.normed, *taps = parts.taps.taps;
+    PerChannel rest = parts.per;
     taps_first(p->kernel, taps, channels);
     FOR_EACH_CHUNK {
         Size kept = keep ? i : 0;
@@ -378,18 +501,41 @@ EXPORT void inverted_residual(Sgemm *sgemm, const Shape *shape, const Parameters
     }
 }
 
-/* Adds to the parameters' gradients, and, for a residual, to dy, which is dx; else dx is written.
-   workspace: together·(in·(2·inputs + hidden) + out·(outputs + 2·hidden)) + in·hidden + 18·hidden
-   + 4·max(hidden, outputs). */
-EXPORT void inverted_residual_backward(Sgemm *sgemm, const Shape *shape, const Parameters *p, const Parameters *d,
-                                       const Maps *maps, const float *x, const Size *pictures, const float *dy,
-                                       float *dx, float *workspace, float factor, int is_residual) {
+typedef struct {
+    float *dgathered, *dnarrowed, *dfiltered, *dwidened; /* of `together` pictures */
+} Gradients;
+
+INLINE Gradients take_gradients(Workspace *workspace, const Shape *shape) {
     SHAPE
-    float *gathered = workspace, *dgathered = gathered + together * in * inputs;
-    float *dnarrowed = dgathered + together * in * inputs, *active = dnarrowed + together * out * outputs;
-    float *dfiltered = active + together * out * channels, *dwidened = dfiltered + together * out * channels;
-    float *normed = dwidened + together * in * channels, *taps = normed + in * channels;
-    float *dtaps = taps + 9 * channels, *rest = dtaps + 9 * channels;
+    Gradients gradients;
+    gradients.dgathered = take(workspace, together * in * inputs);
+    gradients.dnarrowed = take(workspace, together * out * outputs);
+    gradients.dfiltered = take(workspace, together * out * channels);
+    gradients.dwidened = take(workspace, together * in * channels);
+    return gradients;
+}
+
+Size inverted_residual_backward_workspace(const Shape *shape) {
+    Workspace counted = {NULL, 0};
+    take_parts(&counted, shape);
+    take_gradients(&counted, shape);
+    return counted.used;
+}
+
+/* Adds to the parameters' gradients, and, for a residual, to dy, which is dx; else dx is written. */
+EXPORT void inverted_residual_backward(Sgemm *sgemm, const Shape *shape, const Parameters *p, const Parameters *d,
+                                       float *map_memory, const float *x, const Size *pictures, const float *dy,
+                                       float *dx, float *memory, float factor, int is_residual) {
+    SHAPE
+    Workspace map_space = {map_memory, 0}, workspace = {memory, 0};
+    Maps own_maps = take_maps(&map_space, shape, 1), *maps = &own_maps;
+    Parts parts = take_parts(&workspace, shape);
+    Gradients gradients = take_gradients(&workspace, shape);
+    float *gathered = parts.gathered, *active = parts.active, *normed = parts.normed;
+    float *dgathered = gradients.dgathered, *dnarrowed = gradients.dnarrowed;
+    float *dfiltered = gradients.dfiltered, *dwidened = gradients.dwidened;
+    float *taps = parts.taps.taps, *dtaps = parts.taps.dtaps;
+    PerChannel rest = parts.per;
     taps_first(p->kernel, taps, channels);
     memset(dtaps, 0, 9 * channels * sizeof(float));
     FOR_EACH_CHUNK {
@@ -447,7 +593,7 @@ EXPORT void sgd(float *theta, float *gradient, float *velocity, const float *sta
 
 /* windows: [n, outputs, 9, channels], zero where the window leaves the map. */
 EXPORT void windows(const float *x, float *windows, Size n, Size height, Size width, Size channels, Size stride) {
-    memset(windows, 0, n * 9 * MAP_OUT * sizeof(float));
+    if (n) memset(windows, 0, n * 9 * MAP_OUT * sizeof(float)); /* no pictures have no memory */
     for (Size i = 0; i < n; i++, x += MAP_IN)
         FOR_EACH_OUTPUT {
             FOR_EACH_TAP_INSIDE memcpy(windows + TAP, x + INPUT, channels * sizeof(float));
@@ -457,7 +603,7 @@ EXPORT void windows(const float *x, float *windows, Size n, Size height, Size wi
 
 EXPORT void windows_backward(const float *dwindows, float *dx, Size n, Size height, Size width, Size channels,
                              Size stride) {
-    memset(dx, 0, n * MAP_IN * sizeof(float));
+    if (n) memset(dx, 0, n * MAP_IN * sizeof(float));
     for (Size i = 0; i < n; i++, dx += MAP_IN)
         FOR_EACH_OUTPUT {
             FOR_EACH_TAP_INSIDE SIMD for (Size c = 0; c < channels; c++) dx[INPUT + c] += dwindows[TAP + c];
