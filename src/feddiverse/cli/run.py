@@ -36,7 +36,7 @@ def run(
     ),
     draw: str | None = typer.Option(None, help="How clients draw samples: plain, or balanced over hidden groups."),
     rebalance: bool = typer.Option(
-        False, "--rebalance", help="Solve the last layer anew, hidden groups weigh equally."
+        False, "--rebalance", help="Solve the last layer anew, hidden groups equal."
     ),
     out: Path | None = typer.Option(None, help="Run directory (default: runs/<name of the run>)."),
     resume: Path | None = typer.Option(
