@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from feddiverse.messages import Reply
@@ -93,7 +94,7 @@ class BalancedSums:
         """Ridge regression on targets ±1 for each λ: weights [Y, d] and biases [Y] of a linear layer on x.
 
         Features are standardised by their weighted mean and deviation, so that one λ suits all; (S + λ t I) b = B with
-        t the mean variance. One decomposition serves every λ.
+        t the mean variance.
         """
         total = float(self.weights.sum())
         mean = self.sums.sum(axis=0) / total
@@ -103,12 +104,12 @@ class BalancedSums:
         s = covariance / np.outer(deviation, deviation)
         targets = 2 * self.weights / total - 1  # [Y]: weighted mean of ±1
         b = ((2 * self.sums - self.sums.sum(axis=0)) / total - np.outer(targets, mean)) / deviation  # [Y, d]
-        values, vectors = np.linalg.eigh(s)
-        values = np.maximum(values, 0)
-        scale, rotated = float(np.trace(s)) / len(s), b @ vectors
+        scale = float(np.trace(s)) / len(s)
         found = []
         for penalty in penalties:
-            weight = (rotated / (values + penalty * scale)) @ vectors.T / deviation
+            regular = s.copy()
+            regular[np.diag_indices(len(s))] += penalty * scale
+            weight = scipy.linalg.solve(regular, b.T, assume_a="pos").T / deviation
             found.append((weight, targets - weight @ mean))
         return found
 

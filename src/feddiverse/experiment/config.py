@@ -84,6 +84,7 @@ class Config:
         "plain", "how clients draw samples: plain, or balanced over hidden groups", choices=("plain", "balanced")
     )
     rebalance: bool = _key(False, "solve the last layer anew at the end, every hidden group of equal weight")
+    rebalance_dimensions: int = _key(2048, "rebalance: features beyond so many are projected at random", low=1)
     coverage: float = _key(0.0, "feddiverse's guard against asking the same few clients; 0: the paper's rule", low=0)
     pow_d_candidates: int = _key(0, "pow_d's d; 0: every client", low=0)
     fedpns_alpha: float = _key(2.0, "FedPNS α", above=0)

@@ -86,7 +86,9 @@ class Opened:
             return None
         known = {**self.settings, "confidence": CONFIDENCE}
         estimator: Estimator = registry.make(registry.ESTIMATOR, "consensus", known)
-        return Balancer(estimator, self.initial_theta(), self.config.seed)
+        return Balancer(
+            estimator, self.initial_theta(), self.config.seed, dimensions=self.config.rebalance_dimensions
+        )
 
     def head(self) -> Head:
         """Where in θ the last layer is."""
