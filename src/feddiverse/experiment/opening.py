@@ -128,10 +128,8 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
 def check_names(config: Config, objects: Objects | None = None) -> None:
     """Refuse parts, parameters and federations that do not exist. Data may still be missing."""
     objects = objects or Objects()
-    if objects.federation is None and not config.federation.startswith("table:") and config.federation != "arrays":
-        from feddiverse.data.names import split_of
-
-        split_of(config.federation, config.seed)
+    if objects.federation is None and config.federation != "arrays":
+        _check_federation(config)
     known = settings(config, num_classes=2, num_attributes=2, num_selected=1)
     for key, kind in PARTS.items():
         if key not in objects.parts:
@@ -145,6 +143,24 @@ def check_names(config: Config, objects: Objects | None = None) -> None:
         registry.make(registry.AGGREGATOR, config.aggregator, known, config.parameters("aggregator"))
     if config.parameters("estimator") and "estimator" not in objects.parts:
         later.make()
+
+
+def _check_federation(config: Config) -> None:
+    """Refuse a name that nothing answers to, and a table without the columns it needs."""
+    from feddiverse.data.names import parse, split_of
+
+    has_own_clients = config.federation.startswith("table:")
+    if not has_own_clients:
+        split_of(config.federation, config.seed)
+    source = config.federation if has_own_clients else parse(config.federation)[1]
+    if source.startswith("table"):
+        from feddiverse.data.table import path_of, read_table
+
+        path = path_of(source)
+        if read_table(path, config.seed).clients is None and has_own_clients:
+            raise UserError(
+                f"{path} has no column 'client': deal it to clients by a split, such as 'gsc:table:{path}'."
+            )
 
 
 def _estimator(config: Config, objects: Objects, known: dict[str, Any]) -> Any:
