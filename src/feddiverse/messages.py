@@ -85,7 +85,10 @@ class TrueMatrix(Task):
 
 @dataclass(frozen=True)
 class PaperTriplet(Task):
-    """The paper's estimator (Sec. IV-A, steps 2 and 3). Reply: metrics `ci`, `ai`, `sc`; nothing else."""
+    """The paper's estimator (Sec. IV-A, steps 2 and 3). Reply: metrics `ci`, `ai`, `sc`; nothing else.
+
+    `features`: what the attribute classifier sees, features of the `biased` model (as released) or of θ (`global`).
+    """
 
     gce_q: float = 0.3
     bias_steps: int = 50
@@ -94,6 +97,7 @@ class PaperTriplet(Task):
     lr: float = 0.001
     momentum: float = 0.9
     weight_decay: float = 0.0
+    features: str = "biased"
 
 
 @dataclass(frozen=True)

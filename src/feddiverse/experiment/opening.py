@@ -76,8 +76,11 @@ class Opened:
 
     def estimator(self, name: str = "") -> Estimator:
         """The config's estimator, or another one by name."""
-        made: Estimator = registry.make(registry.ESTIMATOR, name, self.settings) if name else self._part("estimator")
-        return made
+        if not name or name == self.config.estimator:
+            made: Estimator = self._part("estimator")
+            return made
+        other: Estimator = registry.make(registry.ESTIMATOR, name, self.settings)
+        return other
 
     def _part(self, key: str) -> Any:
         part = self.objects.parts.get(key, getattr(self.config, key))
