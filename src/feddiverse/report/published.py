@@ -9,7 +9,7 @@ does not say by which rule (n or n − 1) its deviations were computed. Rows are
 from dataclasses import dataclass
 
 from feddiverse.experiment.config import Config
-from feddiverse.experiment.grids import TABLE_I
+from feddiverse.experiment.grids import NO_PRETRAINING, TABLE_I
 
 Value = tuple[float, float]  # mean, standard deviation
 
@@ -77,8 +77,10 @@ WHERE = {
 """Where a study's published values stand."""
 
 
-def value(study: str, config: Config, federation: str) -> Value | None:
+def value(study: str, row: str, config: Config, federation: str) -> Value | None:
     """What the paper has for a run of one of its tables on one of its federations; None where it has nothing."""
+    if row == NO_PRETRAINING:
+        return None
     optimizer = f"{config.aggregator}+fedprox" if config.prox_mu else config.aggregator
     optimizer = "fedprox" if optimizer == "fedavg+fedprox" else optimizer
     if study == "selection":
