@@ -41,7 +41,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Train(Task):
-    """Local SGD from θ. Reply: vector θ_k; metrics `loss` (mean over the steps) and `steps`."""
+    """Local SGD from θ. Reply: vector θ_k; metrics `loss` (mean over the steps) and `steps`.
+
+    `flip`, `crop_padding` and `padding` ("constant", "edge") change pictures at random: see `client.augmentation`.
+    """
 
     epochs: int = 1
     batch_size: int = 28
@@ -49,6 +52,9 @@ class Train(Task):
     momentum: float = 0.9
     weight_decay: float = 0.0
     prox_mu: float = 0.0
+    flip: bool = False
+    crop_padding: int = 0
+    padding: str = "constant"
 
 
 @dataclass(frozen=True)

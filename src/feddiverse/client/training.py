@@ -1,7 +1,7 @@
 """Local SGD: what a client does with θ and its own samples (paper, Sec. III-A and V-B)."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from feddiverse import seeding
+from feddiverse.client.augmentation import Pictures, augmentation
 from feddiverse.data.federation import Samples
 from feddiverse.messages import Sketch, Train, Vector
 from feddiverse.models import FlatModel
@@ -37,10 +38,11 @@ def train(task: Train | Sketch, theta: Vector, client_id: int, samples: Samples,
     model.module.train()
     torch.manual_seed(seeding.integer(task.seed, "dropout", task.round, client_id))
     rng = seeding.rng(task.seed, "train", task.round, client_id)
+    augment = augmentation(task, client_id)
     optimiser = SGD(model, task)
     losses: list[float] = []
     for _ in range(task.epochs):
-        for x, y in batches(samples, rng.permutation(len(samples)), task.batch_size, model):
+        for x, y in batches(samples, rng.permutation(len(samples)), task.batch_size, model, augment):
             loss = functional.cross_entropy(model.module(x), y)
             losses.append(loss.item())
             if not math.isfinite(losses[-1]):
@@ -51,12 +53,17 @@ def train(task: Train | Sketch, theta: Vector, client_id: int, samples: Samples,
 
 
 def batches(
-    samples: Samples, order: NDArray[np.int64], batch_size: int, model: FlatModel
+    samples: Samples,
+    order: NDArray[np.int64],
+    batch_size: int,
+    model: FlatModel,
+    augment: Callable[[Pictures], Pictures] | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Normalised samples and labels in the given order; the last batch may be smaller."""
     for start in range(0, len(order), batch_size):
         ids = order[start : start + batch_size]
-        x = model.normalise(torch.from_numpy(samples.x[ids]))
+        seen = samples.x[ids] if augment is None else augment(samples.x[ids])
+        x = model.normalise(torch.from_numpy(seen))
         yield x, torch.from_numpy(samples.y[ids]).to(model.device)
 
 

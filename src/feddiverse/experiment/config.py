@@ -15,6 +15,8 @@ from typing import Any
 from feddiverse import registry
 from feddiverse.errors import UserError
 
+PADDING = ("constant", "edge")
+
 OWN: Any = None
 """Default of a key whose value depends on other keys (`Config.__post_init__` fills it in)."""
 
@@ -66,6 +68,10 @@ class Config:
     model: str = _key(OWN, "mobilenet, cnn, mlp, or `package.module:factory`")
     checkpoint: str = _key("", "weights to start from: a file, a run directory, `none`; empty: ImageNet for mobilenet")
     image_size: int = _key(0, "pixels a side; 0: the source's own", low=0)
+    resize: int = _key(0, "side photos are scaled to, then their middle is cut out; 0: the source's own", low=0)
+    flip: bool = _key(OWN, "train on pictures mirrored at random")
+    crop_padding: int = _key(OWN, "train on pictures shifted at random by up to so many pixels", low=0)
+    padding: str = _key("constant", "what a shifted picture shows at its side: black, or its rim", choices=PADDING)
     data_dir: str = _key("", "where fetched data lies; empty: the cache folder")
     epochs: int = _key(1, "local epochs", low=1)
     batch_size: int = _key(28, "local batch size", low=1)
@@ -120,12 +126,16 @@ def _own_defaults(config: Config) -> dict[str, Any]:
     """The paper's settings; for digits and arrays in memory quick ones, which train a small model from scratch."""
     name = config.federation if isinstance(config.federation, str) else ""
     small = name.startswith(("digits", "arrays")) or name.endswith(":digits")
+    birds = name == "waterbirds-dist" or name.endswith(":waterbirds")  # flipped and shifted as released
+    side = config.image_size if type(config.image_size) is int and config.image_size > 0 else 224
     adaptive = config.aggregator in ("fedadam", "fedyogi", "fedadagrad")
     return {
         "rounds": 100 if small else 200,
         "model": "cnn" if small else "mobilenet",
         "lr": 0.02 if small else 0.001,
         "evaluate_every": 5 if small else 10,
+        "flip": birds,
+        "crop_padding": round(side * 24 / 224) if birds else 0,
         "weighting": "samples" if config.aggregator == "fednova" else "equal",  # its formula weighs by |D_k|/|D|
         "server_lr": 0.01 if adaptive else 0.1,  # an adaptive step has about the size of η in every coordinate
         "pretraining_rounds": 1 if config.selector in ESTIMATING else 0,
@@ -152,7 +162,7 @@ def _checked(name: str, type_: Any, value: Any, rule: Mapping[str, Any]) -> Any:
     if type_ is float and type(value) is int:
         value = float(value)
     if type(value) is not type_:
-        kinds = {int: "a whole number", float: "a number", str: "text"}
+        kinds = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
         raise UserError(f"Config key '{name}' must be {kinds[type_]}, not {value!r}.")
     if type_ is str:
         if any("\ud800" <= c <= "\udfff" for c in value):  # bytes that are no text, as the command line passes them on
@@ -208,6 +218,8 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
             keys["prox_mu"] = 0.0  # it had its default where it was not used
         if is_old and keys.get("selector") not in ESTIMATING:
             keys["pretraining_rounds"] = 0  # likewise
+        if is_old:
+            keys = {"flip": False, "crop_padding": 0, **keys}
     shorthand = SHORTHANDS.get(keys["aggregator"]) if isinstance(keys.get("aggregator"), str) else None
     if shorthand:
         keys = {**keys, **shorthand, **({"prox_mu": keys["prox_mu"]} if keys.get("prox_mu") else {})}

@@ -100,6 +100,9 @@ class Opened:
                 momentum=config.momentum,
                 weight_decay=config.weight_decay,
                 prox_mu=config.prox_mu,
+                flip=config.flip,
+                crop_padding=config.crop_padding,
+                padding=config.padding,
             ),
             rounds=config.rounds,
             num_selected=self.settings["num_selected"],
@@ -118,8 +121,14 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
             "The data of this run were arrays in memory: go on with it in Python, by the same fd.train(…, out=…)."
         )
     federation = objects.federation or open_federation(
-        config.federation, config.seed, image_size=config.image_size, data_dir=config.data_dir
-    )
+        config.federation, config.seed,
+        image_size=config.image_size, resize=config.resize, data_dir=config.data_dir,
+    )  # fmt: skip
+    if (config.flip or config.crop_padding) and (federation.source.mean is None or len(federation.source.shape) != 3):
+        raise UserError(
+            f"flip and crop_padding change pictures, but the samples of {federation.name} are floats of shape"
+            f" {federation.source.shape}: set flip to false and crop_padding to 0."
+        )
     if config.num_selected > federation.num_clients:
         raise UserError(
             f"num_selected is {config.num_selected}, but {federation.name} has {federation.num_clients} clients:"

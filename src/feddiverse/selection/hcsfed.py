@@ -61,9 +61,15 @@ class HCSFed(Selector):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         prox_mu: float = 0.0,
+        flip: bool = False,
+        crop_padding: int = 0,
+        padding: str = "constant",
     ) -> None:
         self.num_clusters = hcsfed_clusters
-        self.question = Sketch(seed, 0, epochs, batch_size, lr, momentum, weight_decay, prox_mu, hcsfed_rate)
+        self.question = Sketch(
+            seed, 0, epochs, batch_size, lr, momentum, weight_decay, prox_mu, flip, crop_padding, padding,
+            rate=hcsfed_rate,
+        )  # fmt: skip
         self._sketches: dict[int, list[float]] = {}
         self._centres: Floats = np.zeros((0, 0))
 
