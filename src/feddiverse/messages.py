@@ -5,7 +5,7 @@ float32 vector θ. A client's data never travels: what leaves a client is a `Rep
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,9 +34,17 @@ class Task:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the question itself on the wire, without θ."""
-        values = [getattr(self, f.name) for f in fields(self)]
+        """Size of the question itself on the wire, without θ and what is sent in place of a client's memory."""
+        values = [getattr(self, f.name) for f in fields(self) if f.name != "memories"]
         return sum(v.nbytes if isinstance(v, np.ndarray) else BYTES_PER_SCALAR for v in values)
+
+    def of(self, client: int) -> "Task":
+        """The question as one client gets it: the same for all, but for what is that client's alone."""
+        return self
+
+    def memory_bytes(self, client: int) -> int:
+        """Size of what a real client would remember, and is sent here instead."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,9 @@ class Train(Task):
     """Local SGD from θ. Reply: vector θ_k; metrics `loss` (mean over the steps) and `steps`.
 
     `flip`, `crop_padding` and `padding` ("constant", "edge") change pictures at random: see `client.augmentation`.
+    `prox_mu` pulls θ_k towards θ, or where the client has a memory (and `moon_mu` is 0) towards θ less that memory;
+    `moon_mu` keeps what the model sees away from what the model in the client's memory sees. `memories`: client → such
+    a vector; a client gets its own only (`of`). See `server.objectives`.
     """
 
     epochs: int = 1
@@ -55,6 +66,17 @@ class Train(Task):
     flip: bool = False
     crop_padding: int = 0
     padding: str = "constant"
+    moon_mu: float = 0.0
+    moon_temperature: float = 0.5
+    memories: Mapping[int, Vector] = field(default_factory=dict)
+
+    def of(self, client: int) -> "Train":
+        if self.memories.keys() <= {client}:
+            return self
+        return replace(self, memories={client: self.memories[client]} if client in self.memories else {})
+
+    def memory_bytes(self, client: int) -> int:
+        return self.memories[client].nbytes if client in self.memories else 0
 
 
 @dataclass(frozen=True)

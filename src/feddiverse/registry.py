@@ -70,8 +70,18 @@ AGGREGATOR = Kind(
         "fedadam": "feddiverse.server.aggregation:FedAdam",
         "fedyogi": "feddiverse.server.aggregation:FedYogi",
         "fedadagrad": "feddiverse.server.aggregation:FedAdagrad",
+        "feddyn": "feddiverse.server.aggregation:FedDyn",
     },
     "feddiverse.server.aggregation:Aggregator",
+)
+OBJECTIVE = Kind(
+    "objective",
+    {
+        "cross_entropy": "feddiverse.server.objectives:Objective",
+        "feddyn": "feddiverse.server.objectives:FedDyn",
+        "moon": "feddiverse.server.objectives:Moon",
+    },
+    "feddiverse.server.objectives:Objective",
 )
 ESTIMATOR = Kind(
     "estimator",

@@ -145,7 +145,7 @@ class InProcess:
         for job in jobs:
             if self._worker is None:
                 raise RuntimeError("the engine is closed")
-            yield self._worker.answer(task, theta, job)
+            yield self._worker.answer(task.of(job) if isinstance(job, int) else task, theta, job)
 
     def close(self) -> None:
         if self._worker is not None:

@@ -20,15 +20,20 @@ PADDING = ("constant", "edge")
 OWN: Any = None
 """Default of a key whose value depends on other keys (`Config.__post_init__` fills it in)."""
 
-PARTS = {"selector": registry.SELECTOR, "aggregator": registry.AGGREGATOR, "estimator": registry.ESTIMATOR}
+PARTS = {
+    "selector": registry.SELECTOR, "aggregator": registry.AGGREGATOR, "estimator": registry.ESTIMATOR,
+    "objective": registry.OBJECTIVE,
+}  # fmt: skip
 """Keys that name a part which may have parameters of its own: `selector.temperature`."""
 
 FEDPROX_MU = 0.1  # the paper's
-SHORTHANDS = {
+SHORTHANDS: dict[str, dict[str, Any]] = {
     "fedprox": {"aggregator": "fedavg", "prox_mu": FEDPROX_MU},
     "fedavgm+fedprox": {"aggregator": "fedavgm", "prox_mu": FEDPROX_MU},
+    "feddyn": {"aggregator": "feddyn", "objective": "feddyn"},
+    "moon": {"aggregator": "fedavg", "objective": "moon"},
 }
-"""The paper's names for an aggregator together with FedProx's client objective."""
+"""Names for an aggregator together with a client objective: the paper's, and those of methods that are both."""
 
 
 def _key(
@@ -63,6 +68,7 @@ class Config:
     num_selected: int = _key(0, "clients a round; 0: the federation's own", low=0)
     selector: str = _key("uniform", "who is asked each round: a known name or `package.module:Class`")
     aggregator: str = _key("fedavgm", "how updates are combined: a known name or `package.module:Class`")
+    objective: str = _key("cross_entropy", "what clients minimise: cross_entropy, feddyn, moon; FedProx: `prox_mu`")
     estimator: str = _key("consensus", "how triplets come about: paper, consensus, oracle or `package.module:Class`")
     pretraining_rounds: int = _key(OWN, "T0: rounds of plain FedAvg with every client before the first choice", low=0)
     model: str = _key(OWN, "mobilenet, cnn, mlp, or `package.module:factory`")
@@ -222,7 +228,10 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
             keys = {"flip": False, "crop_padding": 0, **keys}
     shorthand = SHORTHANDS.get(keys["aggregator"]) if isinstance(keys.get("aggregator"), str) else None
     if shorthand:
-        keys = {**keys, **shorthand, **({"prox_mu": keys["prox_mu"]} if keys.get("prox_mu") else {})}
+        own = {name: keys[name] for name in ("prox_mu", "objective") if keys.get(name)}
+        keys = {**keys, **shorthand, **own}
+    if keys.get("objective") == "fedprox":
+        keys = {**keys, "objective": "cross_entropy", "prox_mu": keys.get("prox_mu") or FEDPROX_MU}
     return keys
 
 

@@ -18,6 +18,7 @@ from feddiverse.experiment.config import PARTS, Config, settings
 from feddiverse.messages import Train, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
+from feddiverse.server.objectives import Objective
 from feddiverse.server.rounds import Plan
 
 if TYPE_CHECKING:  # it brings torch: a run's directory is made before that is loaded
@@ -30,7 +31,7 @@ class Objects:
 
     federation: Federation | None = None
     model: Any = None
-    parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "estimator"
+    parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "estimator", "objective"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,12 @@ class Opened:
         """What constructors of parts may ask for."""
         federation = self.federation
         known = settings(self.config, federation.num_classes, federation.num_attributes, federation.num_selected)
-        return {**known, "estimator": registry.Later(self.estimator)}
+        return {
+            **known,
+            "num_clients": federation.num_clients,
+            "estimator": registry.Later(self.estimator),
+            "head_bias": registry.Later(lambda: _head_bias(self.spec)),
+        }
 
     @cached_property
     def spec(self) -> "ModelSpec":
@@ -72,6 +78,10 @@ class Opened:
 
     def aggregator(self) -> Aggregator:
         made: Aggregator = self._part("aggregator")
+        return made
+
+    def objective(self) -> Objective:
+        made: Objective = self._part("objective")
         return made
 
     def estimator(self, name: str = "") -> Estimator:
@@ -143,6 +153,7 @@ def check_names(config: Config, objects: Objects | None = None) -> None:
     if objects.federation is None and config.federation != "arrays":
         _check_federation(config)
     known = settings(config, num_classes=2, num_attributes=2, num_selected=1)
+    known |= {"num_clients": 1, "head_bias": slice(0, 2)}
     for key, kind in PARTS.items():
         if key not in objects.parts:
             registry.find(kind, getattr(config, key))
@@ -151,8 +162,9 @@ def check_names(config: Config, objects: Objects | None = None) -> None:
     later = registry.Later(lambda: _estimator(config, objects, known))
     if "selector" not in objects.parts:
         registry.make(registry.SELECTOR, config.selector, {**known, "estimator": later}, config.parameters("selector"))
-    if "aggregator" not in objects.parts:
-        registry.make(registry.AGGREGATOR, config.aggregator, known, config.parameters("aggregator"))
+    for key in ("aggregator", "objective"):
+        if key not in objects.parts:
+            registry.make(PARTS[key], getattr(config, key), known, config.parameters(key))
     if config.parameters("estimator") and "estimator" not in objects.parts:
         later.make()
 
@@ -173,6 +185,12 @@ def _check_federation(config: Config) -> None:
             raise UserError(
                 f"{path} has no column 'client': deal it to clients by a split, such as 'gsc:table:{path}'."
             )
+
+
+def _head_bias(spec: "ModelSpec") -> slice:
+    from feddiverse.models import build
+
+    return build(spec).head_bias
 
 
 def _estimator(config: Config, objects: Objects, known: dict[str, Any]) -> Any:
