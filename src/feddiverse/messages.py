@@ -101,7 +101,12 @@ class Sketch(Train):
 
 @dataclass(frozen=True)
 class LabelCounts(Task):
-    """The client's class marginal M^k (Fed-CBS, label entropy). Reply: vector [classes]."""
+    """The client's class marginal M^k (Fed-CBS, label entropy, HACCS). Reply: vector [classes].
+
+    `epsilon` > 0: each count is sent with Laplace noise of scale 1/ε, those that fall below zero as zero.
+    """
+
+    epsilon: float = 0.0
 
 
 @dataclass(frozen=True)

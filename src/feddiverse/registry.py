@@ -58,6 +58,8 @@ SELECTOR = Kind(
         "fed_cbs": "feddiverse.selection.fed_cbs:FedCBS",
         "oort": "feddiverse.selection.oort:Oort",
         "label_entropy": "feddiverse.selection.label_entropy:LabelEntropy",
+        "hics_fl": "feddiverse.selection.hics_fl:HiCSFL",
+        "haccs": "feddiverse.selection.haccs:HACCS",
     },
     "feddiverse.selection.base:Selector",
 )

@@ -120,5 +120,9 @@ OVERHEAD = {
     "Fed-CBS": Formulas("t = 1", "|Y|", "O(n_k)", "O(κK|Y|)", in_paper=False),
     "Oort": Formulas("∀t", "2", "∀k∈K': O(n_k|θ|)", "O(K log K)", in_paper=False),
     "Label entropy": Formulas("t = 1", "|Y|", "O(n_k)", "O(κK|Y|)", in_paper=False),
+    "HiCS-FL": Formulas("0", "0", "0", "O(K²(K + |Y|))", in_paper=False),
+    "HACCS": Formulas("t = 1", "|Y|", "O(n_k)", "t = 1: O(K²|Y|), then O(K)", in_paper=False),
+    "FedDyn": Formulas("∀t", "0 (here memory: θ)", "O(|θ|)", "O(κ|θ|)", in_paper=False),
+    "MOON": Formulas("∀t", "0 (here memory: θ)", "∀k∈K': 2·O(n_k|θ|)", "O(1)", in_paper=False),
 }  # fmt: skip
 """Table II, by the names of our rows (`experiment.overhead.METHODS`)."""
