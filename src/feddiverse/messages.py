@@ -5,7 +5,7 @@ float32 vector θ. A client's data never travels: what leaves a client is a `Rep
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,15 +38,27 @@ class Task:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the question itself on the wire, without θ."""
-        values = [getattr(self, f.name) for f in fields(self)]
+        """Size of the question itself on the wire, without θ and what is sent in place of a client's memory."""
+        values = [getattr(self, f.name) for f in fields(self) if f.name != "memories"]
         return sum(v.nbytes if isinstance(v, np.ndarray) else BYTES_PER_SCALAR for v in values)
+
+    def of(self, client: int) -> "Task":
+        """The question as one client gets it: the same for all, but for what is that client's alone."""
+        return self
+
+    def memory_bytes(self, client: int) -> int:
+        """Size of what a real client would remember, and is sent here instead."""
+        return 0
 
 
 @dataclass(frozen=True)
 class Train(Task):
     """Local SGD from θ. Reply: vector θ_k; metrics `loss` (mean over the steps) and `steps`.
 
+    `flip`, `crop_padding` and `padding` ("constant", "edge") change pictures at random: see `client.augmentation`.
+    `prox_mu` pulls θ_k towards θ, or where the client has a memory (and `moon_mu` is 0) towards θ less that memory;
+    `moon_mu` keeps what the model sees away from what the model in the client's memory sees. `memories`: client → such
+    a vector; a client gets its own only (`of`). See `server.objectives`.
     `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it read them
     (`AttributeTriplet`) with at least `draw_confidence`; empty: every sample once.
     """
@@ -57,8 +69,22 @@ class Train(Task):
     momentum: float = 0.9
     weight_decay: float = 0.0
     prox_mu: float = 0.0
+    flip: bool = False
+    crop_padding: int = 0
+    padding: str = "constant"
+    moon_mu: float = 0.0
+    moon_temperature: float = 0.5
+    memories: Mapping[int, Vector] = field(default_factory=dict)
     draw: NDArray[np.float32] = field(default_factory=_no_weights, compare=False)
     draw_confidence: float = 0.0
+
+    def of(self, client: int) -> "Train":
+        if self.memories.keys() <= {client}:
+            return self
+        return replace(self, memories={client: self.memories[client]} if client in self.memories else {})
+
+    def memory_bytes(self, client: int) -> int:
+        return self.memories[client].nbytes if client in self.memories else 0
 
 
 @dataclass(frozen=True)
@@ -83,7 +109,12 @@ class Sketch(Train):
 
 @dataclass(frozen=True)
 class LabelCounts(Task):
-    """The client's class marginal M^k (Fed-CBS, label entropy). Reply: vector [classes]."""
+    """The client's class marginal M^k (Fed-CBS, label entropy, HACCS). Reply: vector [classes].
+
+    `epsilon` > 0: each count is sent with Laplace noise of scale 1/ε, those that fall below zero as zero.
+    """
+
+    epsilon: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +126,10 @@ class TrueMatrix(Task):
 
 @dataclass(frozen=True)
 class PaperTriplet(Task):
-    """The paper's estimator (Sec. IV-A, steps 2 and 3). Reply: metrics `ci`, `ai`, `sc`; nothing else."""
+    """The paper's estimator (Sec. IV-A, steps 2 and 3). Reply: metrics `ci`, `ai`, `sc`; nothing else.
+
+    `features`: what the attribute classifier sees, features of the `biased` model (as released) or of θ (`global`).
+    """
 
     gce_q: float = 0.3
     bias_steps: int = 50
@@ -104,6 +138,7 @@ class PaperTriplet(Task):
     lr: float = 0.001
     momentum: float = 0.9
     weight_decay: float = 0.0
+    features: str = "biased"
 
 
 @dataclass(frozen=True)

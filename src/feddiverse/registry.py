@@ -58,6 +58,8 @@ SELECTOR = Kind(
         "fed_cbs": "feddiverse.selection.fed_cbs:FedCBS",
         "oort": "feddiverse.selection.oort:Oort",
         "label_entropy": "feddiverse.selection.label_entropy:LabelEntropy",
+        "hics_fl": "feddiverse.selection.hics_fl:HiCSFL",
+        "haccs": "feddiverse.selection.haccs:HACCS",
     },
     "feddiverse.selection.base:Selector",
 )
@@ -70,8 +72,18 @@ AGGREGATOR = Kind(
         "fedadam": "feddiverse.server.aggregation:FedAdam",
         "fedyogi": "feddiverse.server.aggregation:FedYogi",
         "fedadagrad": "feddiverse.server.aggregation:FedAdagrad",
+        "feddyn": "feddiverse.server.aggregation:FedDyn",
     },
     "feddiverse.server.aggregation:Aggregator",
+)
+OBJECTIVE = Kind(
+    "objective",
+    {
+        "cross_entropy": "feddiverse.server.objectives:Objective",
+        "feddyn": "feddiverse.server.objectives:FedDyn",
+        "moon": "feddiverse.server.objectives:Moon",
+    },
+    "feddiverse.server.objectives:Objective",
 )
 ESTIMATOR = Kind(
     "estimator",

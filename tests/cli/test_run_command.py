@@ -133,7 +133,7 @@ def test_mistakes_are_told_in_a_sentence(
 def test_resume_takes_the_config_from_the_directory_and_refuses_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: list[dict[str, Any]]
 ) -> None:
-    (tmp_path / "config.toml").write_text("rounds = 5\nseed = 3\n")
+    (tmp_path / "config.toml").write_text('federation = "digits-gsc"\nrounds = 5\nseed = 3\n')
     assert feddiverse(monkeypatch, "--resume", tmp_path, "--rounds", 5) == 0
     assert calls[0]["config"].seed == 3
     assert calls[0]["out"] == tmp_path

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from feddiverse import seeding
 from feddiverse.client import paper
+from feddiverse.client.evaluation import features
 from feddiverse.data.federation import Samples
 from feddiverse.messages import PaperTriplet
 from feddiverse.models import FlatModel, ModelSpec, build
@@ -27,7 +29,7 @@ def model_of(num_classes: int) -> FlatModel:
     return build(ModelSpec("cnn", num_classes, (3, 12, 12), (0.25,) * 3, (0.2,) * 3))
 
 
-def triplet_of(counts: list[list[int]], known: bool = False, **settings: float) -> dict[str, float]:
+def triplet_of(counts: list[list[int]], known: bool = False, **settings: float | str) -> dict[str, float]:
     """What the client sends; `known`: whether its data say which attribute each sample has."""
     model, samples = model_of(len(counts)), coloured(counts)
     task = PaperTriplet(0, 1, **{"lr": 0.02, "batch_size": 8, "bias_steps": 10, **settings})  # type: ignore[arg-type]
@@ -44,11 +46,53 @@ def test_pivot_is_the_class_of_most_even_groups() -> None:
     assert paper.find_pivot(y[:10], majority[:10]) == 0
 
 
-def test_one_vs_rest_folds_the_other_classes_probabilities() -> None:
-    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-    folded = paper.one_vs_rest(logits, 2).softmax(1)
-    torch.testing.assert_close(folded[:, 1], logits.softmax(1)[:, 2])
-    torch.testing.assert_close(paper.one_vs_rest(logits[:, :2], 1), logits[:, :2])
+def test_one_vs_rest_has_a_fresh_head_of_two_outputs() -> None:
+    """What θ's own head says of the classes plays no part, and outputs beyond the first two never move."""
+    model, samples = model_of(3), coloured([[6, 2], [3, 3], [1, 7]])
+    theta = model.vector()
+    task = PaperTriplet(0, 1, lr=0.02, batch_size=8, bias_steps=4)
+    answers, heads = [], []
+    for scale in (1.0, 50.0):
+        model.load(theta)
+        with torch.no_grad():
+            model.module.head.weight *= scale
+        answers.append(paper.train_biased(task, model.vector(), 3, samples, model, positive=2))
+        heads.append(model.module.head.weight.detach().clone())
+    for first, second in zip(*answers, strict=True):
+        np.testing.assert_array_equal(first, second)
+    torch.manual_seed(seeding.integer(0, "biased model of class 2", 1, 3))
+    fresh = torch.nn.Linear(model.module.head.in_features, 3)
+    torch.testing.assert_close(heads[0][2], fresh.weight[2])
+    assert not torch.equal(heads[0][:2], fresh.weight[:2])
+
+
+def test_features_are_those_of_each_samples_own_biased_model() -> None:
+    model, samples = model_of(3), coloured([[6, 2], [3, 3], [1, 7]])
+    theta, task = model.vector(), PaperTriplet(0, 1, lr=0.02, batch_size=8, bias_steps=4)
+    _, seen = paper.find_majority(task, theta, 3, samples, model)
+    for y in range(3):
+        _, own = paper.train_biased(task, theta, 3, samples, model, positive=y)
+        np.testing.assert_array_equal(seen[samples.y == y], own[samples.y == y])
+    assert not np.allclose(seen, features(theta, samples, model))
+
+
+def test_the_classifier_sees_biased_or_global_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = []
+    find = paper.find_attribute
+    monkeypatch.setattr(paper, "find_attribute", lambda task, x, *rest: (inputs.append(x), find(task, x, *rest))[1])
+    for which in ("biased", "global"):
+        triplet_of([[9, 3], [3, 9]], features=which)
+    model, samples = model_of(2), coloured([[9, 3], [3, 9]])
+    np.testing.assert_array_equal(inputs[1], features(model.vector(), samples, model))
+    assert not np.allclose(inputs[0], inputs[1])
+
+
+def test_the_pivot_class_is_counted_by_its_mistakes() -> None:
+    """Features that say nothing: the classifier calls all alike, yet the pivot class keeps its mistakes."""
+    y, majority = np.array([0] * 10 + [1] * 10), np.array([True] * 9 + [False] + [True] * 6 + [False] * 4)
+    a = paper.find_attribute(PaperTriplet(0, 1), np.zeros((20, 3), np.float32), y, majority, 0)
+    np.testing.assert_array_equal(a[10:], majority[10:])
+    assert len(set(a[:10])) == 1
 
 
 def test_draws_are_balanced_whatever_the_client_has() -> None:
@@ -68,14 +112,13 @@ def test_step_counts_are_exact(steps: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(taken) == steps
 
 
-def test_no_steps_leave_the_attribute_at_zero_weights() -> None:
+def test_the_classifier_learns_the_pivot_class_and_labels_the_others() -> None:
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(20, 6)).astype(np.float32), np.zeros(20, dtype=np.int64)
-    majority = x[:, 0] > 0
-    untrained = paper.find_attribute(PaperTriplet(0, 1, attribute_steps=0), x, y, majority, 0)
-    assert (untrained == 0).all()
+    x, y = rng.normal(size=(40, 6)).astype(np.float32), np.repeat([0, 1], 20)
+    side = x[:, 0] > 0
+    majority = side | (y == 1)  # so that class 0 is the pivot, and class 1 is what the classifier says
     trained = paper.find_attribute(PaperTriplet(0, 1, attribute_steps=200, lr=0.1), x, y, majority, 0)
-    assert (trained == majority).mean() > 0.9
+    assert (trained == side)[20:].mean() > 0.85
 
 
 @pytest.mark.parametrize("only", [True, False])

@@ -53,7 +53,26 @@ def test_pictures_of_32_bits_are_refused_by_name(tmp_path: Path, mode: str) -> N
         pictures.decode(tmp_path / "deep.tif", 12)
 
 
-def no_decoding(path: Path, size: int) -> None:
+def test_decode_scales_the_whole_picture_and_takes_its_middle(tmp_path: Path) -> None:
+    """As torchvision's Resize((32, 32)) and CenterCrop(28) would: proportions are lost, a rim of 2 pixels too."""
+    rng = np.random.default_rng(0)
+    picture = Image.fromarray(rng.integers(0, 256, (40, 60, 3)).astype(np.uint8))
+    picture.save(tmp_path / "p.png")
+    by_hand = np.asarray(picture.resize((32, 32), Image.Resampling.BILINEAR))[2:30, 2:30].transpose(2, 0, 1)
+    np.testing.assert_array_equal(pictures.decode(tmp_path / "p.png", 28, 32), by_hand)
+
+
+def test_scaled_and_unscaled_pictures_are_kept_apart(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (40, 60, 3)).astype(np.uint8)).save(tmp_path / "a" / "p.png")
+    plain, scaled = (pictures.decoded(tmp_path, ["a/p.png"], 28, resize)[0][np.array([0])] for resize in (0, 32))
+    assert (plain != scaled).any()
+    with pytest.raises(UserError, match="have no middle of 28: choose resize from 28"):
+        pictures.decoded(tmp_path, ["a/p.png"], 28, 20)
+
+
+def no_decoding(path: Path, size: int, resize: int = 0) -> None:
     raise AssertionError(f"{path} decoded again")
 
 

@@ -15,7 +15,7 @@ def published_by_place(study: Study) -> dict[tuple[str, str], tuple[float, float
     """What the report would show beside a whole study."""
     found = {
         (run.row, run.column): published.value(
-            study.name, run.config, study.stands_for.get(run.column, run.config.federation)
+            study.name, run.row, run.config, study.stands_for.get(run.column, run.config.federation)
         )
         for run in study.runs
     }
@@ -36,7 +36,7 @@ def test_every_grid_has_valid_runs_with_different_names(name: str, preset: str, 
 
 def test_selection_is_table_one_with_both_estimators() -> None:
     study = STUDIES["selection"]("paper", "", SEEDS)
-    assert len({run.row for run in study.runs}) == 8
+    assert len({run.row for run in study.runs}) == 9  # with uniform selection without pre-training
     assert len({run.column for run in study.runs}) == 7
     values = published_by_place(study)
     assert values["FedDiverse", "cmnist-gsc"] == (94.01, 0.98)
@@ -64,6 +64,18 @@ def test_source_replaces_pictures_and_keeps_the_papers_own_names() -> None:
     assert "cmnist-gsc" not in study.stands_for
     with pytest.raises(UserError, match="no source 'nosuch'"):
         STUDIES["selection"]("paper", "nosuch", SEEDS)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", ["quickstart", "selection", "optimizers", "overhead", "ablation"])
+def test_no_method_of_the_papers_tables_has_a_head_start(name: str, preset: str) -> None:
+    """Released gives T0 = 1 to every selector. Rows that say otherwise say so in their name."""
+    study = STUDIES[name](preset, "", [0])
+    t0 = {run.row: run.config.pretraining_rounds for run in study.runs}
+    without = {row for row in t0 if row.endswith("no pre-training")}
+    assert len(without) == (0 if name in ("quickstart", "overhead") else 1)
+    assert {t0[row] for row in without} <= {0}
+    assert {t0[row] for row in t0 if row not in without and not row.startswith("T0=20")} == {1}
 
 
 def test_ablation_has_the_papers_six_rows_and_estimated_matrices() -> None:

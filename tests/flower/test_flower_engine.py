@@ -42,6 +42,8 @@ READING = DIRECTIONS | {
 }
 TASKS: list[Task] = [
     Train(3, 1, lr=0.02),
+    Train(3, 1, lr=0.02, flip=True, crop_padding=2, padding="edge", prox_mu=0.1, memories={0: THETA / 9, 4: THETA}),
+    Train(3, 1, lr=0.02, moon_mu=1.0, memories={2: THETA / 9}),
     Loss(3, 1),
     Sketch(3, 1, rate=1e-4, lr=0.02),
     LabelCounts(3, 1),
@@ -85,7 +87,7 @@ def test_every_question_has_a_name_on_the_wire_that_the_meter_counts_it_under() 
     assert [wire.action(type(task)) for task in TASKS] == [f"feddiverse_{meter.kind(task)}" for task in TASKS]
     assert len({wire.action(kind) for kind in ANSWERS}) == len(ANSWERS)
     assert wire.message_type(TASKS[0]) == "train"
-    assert wire.message_type(TASKS[5]) == "query.feddiverse_feature_moments"
+    assert wire.message_type(TASKS[7]) == "query.feddiverse_feature_moments"
 
 
 def test_questions_about_data_alone_travel_without_the_model(grid: FakeGrid) -> None:

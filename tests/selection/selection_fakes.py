@@ -20,6 +20,8 @@ SETTINGS = {
     "fedpns_beta": 0.7,
     "hcsfed_clusters": 3,
     "hcsfed_rate": 1e-5,
+    "head_bias": slice(38, 40),
+    "rounds": 12,
 }
 
 

@@ -17,11 +17,12 @@ from feddiverse.seeding import rng
 from feddiverse.selection.fed_cbs import imbalance
 from feddiverse.selection.fedpns import FedPNS, flag, gram
 from feddiverse.selection.group_balance import RIDGE, GroupBalance, balancing_weights, least_squares
-from feddiverse.selection.hcsfed import HCSFed, allocate
+from feddiverse.selection.hcsfed import HCSFed, allocate, spread
 from feddiverse.selection.label_entropy import LabelEntropy
 from feddiverse.selection.oort import Oort
 from feddiverse.selection.pow_d import PowD
 from feddiverse.selection.round_robin import RoundRobin
+from feddiverse.splits import SPLITS
 
 
 def in_five_deviations(times: int, draws: int, p: float) -> bool:
@@ -121,19 +122,27 @@ def test_fedpns_flags_by_updates_a_step(steps: float, flagged: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "deviations", "k", "places"),
+    ("sizes", "spreads", "k", "places"),
     [
         ([10, 10, 10], [1, 2, 3], 6, [1, 2, 3]),
         ([20, 5, 5], [1, 1, 1], 6, [4, 1, 1]),
-        ([15, 5, 4], [0, 1, 1], 9, [1, 5, 3]),  # no deviation, yet heard
+        ([15, 5, 4], [0, 1, 1], 9, [0, 5, 4]),  # without spread nobody is heard, as released
+        ([15, 5, 4], [0, 1, 1], 12, [3, 5, 4]),  # unless all others are
         ([2, 20, 2], [9, 1, 9], 9, [2, 5, 2]),  # more than there are cannot be taken
         ([3, 3, 3], [0, 0, 0], 6, [2, 2, 2]),
         ([5, 5, 5], [1, 3, 1], 1, [0, 1, 0]),
         ([1, 1, 1], [0, 0, 5], 3, [1, 1, 1]),
     ],
 )
-def test_hcsfed_allocates_by_size_and_deviation(sizes: list, deviations: list, k: int, places: list) -> None:
-    assert allocate(np.array(sizes, float), np.array(deviations, float), k) == places
+def test_hcsfed_allocates_by_size_and_spread(sizes: list, spreads: list, k: int, places: list) -> None:
+    assert allocate(np.array(sizes, float), np.array(spreads, float), k) == places
+
+
+def test_hcsfed_spread_is_the_released_sum_over_pairs() -> None:
+    sketches = np.random.default_rng(0).normal(size=(6, 4))
+    pairs = sum(float(np.sum((a - b) ** 2)) for a in sketches for b in sketches)
+    assert spread(sketches) == pytest.approx(pairs / 5)
+    assert spread(sketches[:1]) == 0.0
 
 
 class TwoSizes(FakeClients):
@@ -142,7 +151,9 @@ class TwoSizes(FakeClients):
     def answer(self, task: Task, client: int) -> Reply:
         assert isinstance(task, Sketch)
         assert (task.rate, task.epochs, task.lr) == (1e-5, 2, 0.5)
-        along = {8: [0, 0, 2.0], 9: [0, 0, 8.0]}.get(client, [40.0 + client % 2, 0, 0] if client < 4 else [0, 60, 0])
+        along = {8: [0, 0, 2.0], 9: [0, 0, 8.0]}.get(
+            client, [40.0 + 3 * (client % 2), 0, 0] if client < 4 else [0, 60 + 3.0 * (client % 2), 0]
+        )
         return Reply(client, 1, np.array(along, np.float32))
 
 
@@ -251,18 +262,39 @@ class Labels(FakeClients):
 
 
 def test_fed_cbs_draws_by_inverse_powers_of_the_imbalance() -> None:
-    """Client 0 is balanced, so first. Imbalance of 0 with 1, 2, 3 by hand: 1/120, 1/24, 1/24; the second is drawn
-    by its inverse square, 25 : 1 : 1. With 0 and 2, client 3 is balance itself, so third."""
+    """QCID by hand: 0, 1/30, 1/6, 1/6, of which the first counts as 0.001: it is first with odds of 1000 : 30 : 6 : 6.
+    Of 0 with 1, 2, 3: 1/120, 1/24, 1/24; the second is drawn by its inverse square, which is 1000 (the most there is)
+    for 1, and 576 for the others. Of 0, 2 with 1 or 3 the cubes are below 0.001: the third is either."""
     np.testing.assert_allclose(imbalance(np.array([[3.0, 1.0], [1.0, 1.0], [4.0, 0.0]])), [1 / 8, 0, 1 / 2])
     draws = 2000
     histories = [
         build("fed_cbs", SIX_CLASSES).choose(1, 3, dict.fromkeys(range(4), 30), Labels(), rng(0, "select", t))
         for t in range(draws)
     ]
-    assert {chosen[0] for chosen in histories} == {0}
-    second = Counter(chosen[1] for chosen in histories)
-    assert all(in_five_deviations(second[i], draws, p) for i, p in {1: 25 / 27, 2: 1 / 27, 3: 1 / 27}.items())
-    assert {chosen[2] for chosen in histories if chosen[1] == 2} == {3}
+    first = Counter(chosen[0] for chosen in histories)
+    assert all(in_five_deviations(first[i], draws, p / 1042) for i, p in enumerate((1000, 30, 6, 6)))
+    second = Counter(chosen[1] for chosen in histories if chosen[0] == 0)
+    assert all(in_five_deviations(second[i], first[0], p / 2152) for i, p in {1: 1000, 2: 576, 3: 576}.items())
+    third = Counter(chosen[2] for chosen in histories if chosen[:2] == [0, 2])
+    assert in_five_deviations(third[1], third.total(), 1 / 2)
+
+
+def test_fed_cbs_takes_imbalanced_clients_too() -> None:
+    """GSC has four class-imbalanced clients of 24. Without a least QCID they would never be asked."""
+    counts = SPLITS["gsc"].counts
+    imbalanced = set(np.flatnonzero(np.ptp(counts.sum(axis=2), axis=1) > 0).tolist())
+    assert len(imbalanced) == 4
+
+    class OfGsc(FakeClients):
+        def answer(self, task: Task, client: int) -> Reply:
+            return Reply(client, 200, counts[client].sum(axis=1).astype(np.float32))
+
+    selector, times = build("fed_cbs"), Counter[int]()
+    for t in range(1, 101):
+        times.update(selector.choose(t, 9, dict.fromkeys(range(24), 200), OfGsc(), rng(0, "select", t)))
+    assert all(times[i] > 5 for i in imbalanced)
+    mean = {kind: np.mean([times[i] for i in range(24) if (i in imbalanced) is kind]) for kind in (True, False)}
+    assert mean[True] < 0.9 * mean[False]  # balanced ones are asked more often, not alone
 
 
 def test_fed_cbs_explores_first_picks_that_were_rare() -> None:
@@ -327,18 +359,27 @@ def test_oort_prefers_high_utility_and_explores_until_all_are_known() -> None:
 
 
 def test_oort_exploits_within_the_cut_off() -> None:
-    selector = Oort(3)
-    selector.restore({"utility": [[i, 1.0 + (i >= 15), 5] for i in range(20)], "exploration": 0.2, "num_rounds": 9})
-    for t in range(30):
-        assert min(selector.choose(t, 5, dict.fromkeys(range(20), 1), FakeClients(), rng(0, "select", t))) >= 15
-        selector.restore({"utility": [[i, 1.0 + (i >= 15), 5] for i in range(20)], "exploration": 0.2, "num_rounds": 9})
+    """The cut is at the score after the last place: of six that score alike five are drawn; with five, others too."""
+    for num_good, lowest in ((6, 14), (5, 0)):
+        state = {
+            "utility": [[i, 1.0 + (i >= 20 - num_good), 5] for i in range(20)],
+            "exploration": 0.2,
+            "num_rounds": 9,
+        }
+        chosen = set()
+        for t in range(60):
+            selector = Oort(3)
+            selector.restore(state)
+            chosen |= set(selector.choose(t, 5, dict.fromkeys(range(20), 1), FakeClients(), rng(0, "select", t)))
+        assert min(chosen) == lowest
 
 
 def test_oort_scores_by_hand() -> None:
     """Utilities 1 … 40, learnt in rounds 1 … 40, at round 50: the largest counts as the 0.95 quantile, 39."""
     selector = Oort(3)
     selector.restore({"utility": [[i, float(i), i] for i in range(1, 41)], "exploration": 0.2, "num_rounds": 50})
-    scores = selector._scores(np.array([1, 20, 39, 40] + [i for i in range(2, 39) if i != 20]))
+    ids = np.array([1, 20, 39, 40] + [i for i in range(2, 39) if i != 20])
+    scores = selector._scores(ids, np.empty(0))
     width = 40 - 0.999
     bonus = [np.sqrt(0.1 * np.log(50) / last) for last in (1, 20, 39, 40)]
     by_hand = [
@@ -349,6 +390,9 @@ def test_oort_scores_by_hand() -> None:
     ]
     np.testing.assert_allclose(scores[:4], by_hand)
     assert scores[0] == pytest.approx(0.6255, abs=1e-4)  # nearly all of it for having waited so long
+    # Ten new clients of 80 samples: the quantile is 80, so nothing is clipped, and the scale twice as wide.
+    with_new = selector._scores(ids, np.full(10, 80.0))
+    np.testing.assert_allclose(with_new[3], (40 - 0.999) / (80 - 0.999) + bonus[3])
 
 
 def test_oort_draws_nobody_below_the_cut_off() -> None:

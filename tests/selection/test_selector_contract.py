@@ -12,12 +12,17 @@ from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
 from feddiverse.selection.uniform import Uniform
 
-CASES = [*registry.SELECTOR.builtin, "feddiverse+coverage", "pow_d+candidates"]
+CASES = [*registry.SELECTOR.builtin, "feddiverse+coverage", "feddiverse+released", "pow_d+candidates", "haccs+noise"]
 
 
 def make(case: str) -> Selector:
     name, _, extra = case.partition("+")
-    special = {"coverage": {"coverage": 1.5}, "candidates": {"pow_d_candidates": 6}}
+    special = {
+        "coverage": {"coverage": 1.5},
+        "released": {"rule": "released"},
+        "candidates": {"pow_d_candidates": 6},
+        "noise": {"epsilon": 0.5},
+    }
     return build(name, SETTINGS | special.get(extra, {}), "consensus" if extra == "consensus" else "oracle")
 
 

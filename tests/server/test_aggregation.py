@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 def build(name: str, settings: dict[str, object]) -> Aggregator:
-    made: Aggregator = registry.make(registry.AGGREGATOR, name, settings)
+    made: Aggregator = registry.make(registry.AGGREGATOR, name, {"num_clients": 10, **settings})
     return made
 
 

@@ -28,6 +28,8 @@ def estimate(
     from feddiverse.report.costs import estimators_table
 
     values: dict[str, Any] = {"federation": federation, "seed": seed, "pretraining_rounds": pretraining_rounds}
+    if estimator != "all":
+        values["estimator"] = estimator  # so that --set estimator.NAME=… reaches it
     if data_dir is not None:
         values["data_dir"] = data_dir
     config = from_mapping({**values, **parse_assignments(set_)})

@@ -35,9 +35,7 @@ def run(
         [], "--set", metavar="KEY=VALUE", help="Any config key, or a parameter of a part (selector.NAME=…)."
     ),
     draw: str | None = typer.Option(None, help="How clients draw samples: plain, or balanced over hidden groups."),
-    rebalance: bool = typer.Option(
-        False, "--rebalance", help="Solve the last layer anew, hidden groups equal."
-    ),
+    rebalance: bool = typer.Option(False, "--rebalance", help="Solve the last layer anew, hidden groups equal."),
     out: Path | None = typer.Option(None, help="Run directory (default: runs/<name of the run>)."),
     resume: Path | None = typer.Option(
         None, metavar="DIR", help="Go on with the run in this directory; with more --rounds, train it further."

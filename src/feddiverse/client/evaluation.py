@@ -51,6 +51,11 @@ def outputs(model: FlatModel, samples: Samples) -> Iterator[tuple[Tensor, Tensor
 def features(theta: Vector, samples: Samples, model: FlatModel) -> NDArray[np.float32]:
     """[n, d]: the input of the model's head under θ, for every sample in order."""
     model.load(theta)
+    return seen_by(model, samples)
+
+
+def seen_by(model: FlatModel, samples: Samples) -> NDArray[np.float32]:
+    """[n, d]: the input of the head under the model's current weights, for every sample in order."""
     model.module.eval()
     parts = []
     with torch.inference_mode():

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from feddiverse import seeding
 from feddiverse.client import balance, consensus, evaluation, paper, training
 from feddiverse.client.draws import Unread
 from feddiverse.client.sketch import compress
@@ -59,7 +60,10 @@ def evaluate(task: Evaluate, theta: Vector, client_id: int, samples: Samples, mo
 
 
 def label_counts(task: LabelCounts, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
-    counts = np.bincount(samples.y, minlength=model.spec.num_classes)
+    counts = np.bincount(samples.y, minlength=model.spec.num_classes).astype(np.float64)
+    if task.epsilon:
+        rng = seeding.rng(task.seed, "label noise", task.round, client_id)
+        counts = np.maximum(0.0, counts + rng.laplace(scale=1 / task.epsilon, size=len(counts)))
     return Reply(client_id, vector=counts.astype(np.float32))
 
 

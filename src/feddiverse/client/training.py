@@ -1,7 +1,8 @@
 """Local SGD: what a client does with θ and its own samples (paper, Sec. III-A and V-B)."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from feddiverse import seeding
+from feddiverse.client.augmentation import Pictures, augmentation
 from feddiverse.client.draws import balanced_epoch
+from feddiverse.client.moon import Contrast
 from feddiverse.data.federation import Samples
 from feddiverse.messages import Sketch, Train, Vector
 from feddiverse.models import FlatModel
@@ -31,34 +34,44 @@ def train(task: Train | Sketch, theta: Vector, client_id: int, samples: Samples,
     """`epochs` passes of SGD from θ; the trained weights are left in `model`.
 
     Minimises cross-entropy plus FedProx's (µ/2)·‖θ_k − θ‖². The paper writes that norm unsquared; we square it,
-    as FedProx does, so the term's gradient is µ·(θ_k − θ). Momentum starts at zero in
-    every task: clients keep no state.
+    as FedProx does, so the term's gradient is µ·(θ_k − θ). FedDyn shifts θ in it, MOON adds a loss of its own
+    (`server.objectives`). Momentum starts at zero in every task: clients keep no state.
     """
+    memory = task.memories.get(client_id)
     model.load(theta)
     model.module.train()
     torch.manual_seed(seeding.integer(task.seed, "dropout", task.round, client_id))
     rng = seeding.rng(task.seed, "train", task.round, client_id)
-    optimiser = SGD(model, task)
+    augment = augmentation(task, client_id)
+    optimiser = SGD(model, task, shift=None if task.moon_mu else memory)
+    contrast = Contrast(task, theta, memory, model) if task.moon_mu and memory is not None else None
     losses: list[float] = []
-    for _ in range(task.epochs):
-        order = balanced_epoch(task, samples, rng) if task.draw.size else rng.permutation(len(samples))
-        for x, y in batches(samples, order, task.batch_size, model):
-            loss = functional.cross_entropy(model.module(x), y)
-            losses.append(loss.item())
-            if not math.isfinite(losses[-1]):
-                raise Diverged(f"the loss was {losses[-1]} at step {len(losses)}; a smaller learning rate may help")
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+    with closing(contrast) if contrast else nullcontext():
+        for _ in range(task.epochs):
+            order = balanced_epoch(task, samples, rng) if task.draw.size else rng.permutation(len(samples))
+            for x, y in batches(samples, order, task.batch_size, model, augment):
+                views = contrast.views(x) if contrast else []
+                loss = functional.cross_entropy(model.module(x), y)
+                losses.append(loss.item())
+                if not math.isfinite(losses[-1]):
+                    raise Diverged(f"the loss was {losses[-1]} at step {len(losses)}; a smaller learning rate may help")
+                (loss + contrast.loss(views) if contrast else loss).backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
     return Trained(math.fsum(losses) / max(len(losses), 1), len(losses))
 
 
 def batches(
-    samples: Samples, order: NDArray[np.int64], batch_size: int, model: FlatModel
+    samples: Samples,
+    order: NDArray[np.int64],
+    batch_size: int,
+    model: FlatModel,
+    augment: Callable[[Pictures], Pictures] | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Normalised samples and labels in the given order; the last batch may be smaller."""
     for start in range(0, len(order), batch_size):
         ids = order[start : start + batch_size]
-        x = model.normalise(torch.from_numpy(samples.x[ids]))
+        seen = samples.x[ids] if augment is None else augment(samples.x[ids])
+        x = model.normalise(torch.from_numpy(seen))
         yield x, torch.from_numpy(samples.y[ids]).to(model.device)
 
 
@@ -79,13 +92,15 @@ def generalised_cross_entropy(logits: Tensor, y: Tensor, q: float) -> Tensor:
 
 
 class SGD:
-    """torch.optim.SGD's rule, with FedProx's pull towards the start, in one pass over the flat vectors."""
+    """torch.optim.SGD's rule, with FedProx's pull towards the start less `shift`, in one pass over the flat vectors."""
 
-    def __init__(self, model: FlatModel, task: Train | Sketch) -> None:
+    def __init__(self, model: FlatModel, task: Train | Sketch, shift: Vector | None = None) -> None:
         self.task = task
         self._theta, self._grad = model.parameters, model.grad
         self._velocity = torch.zeros_like(self._grad)
         self._start = self._theta.clone() if task.prox_mu else None
+        if self._start is not None and shift is not None:
+            self._start -= torch.from_numpy(shift[: len(self._start)]).to(self._start.device)
         self._grad.zero_()
 
     @torch.no_grad()

@@ -12,10 +12,13 @@ from feddiverse.errors import UserError
 __all__ = ["missing", "open_federation", "open_source"]
 
 
-def open_federation(name: str, seed: int = 0, *, image_size: int = 0, data_dir: str | Path = "") -> Federation:
+def open_federation(
+    name: str, seed: int = 0, *, image_size: int = 0, resize: int = 0, data_dir: str | Path = ""
+) -> Federation:
     """The federation of this name: a named one, `split:source`, or `table:PATH.csv` with clients of its own.
 
-    `image_size` is the side of photos in pixels (0: 224; that of digits is 28); `data_dir` holds data that is not in
+    `image_size` is the side of photos in pixels (0: 224; that of digits is 28); with `resize` photos are scaled to that
+    side first and their middle is cut out (0: as the source does, Waterbirds 256); `data_dir` holds data that is not in
     the cache.
 
     >>> open_federation("digits-gsc", seed=0).client(0).x.shape
@@ -24,11 +27,11 @@ def open_federation(name: str, seed: int = 0, *, image_size: int = 0, data_dir: 
     if name.startswith("table:"):
         from feddiverse.data.table import load_table, path_of
 
-        return load_table(path_of(name), seed, image_size or None)
+        return load_table(path_of(name), seed, image_size or None, resize)
     split = split_of(name, seed)
     num_classes, num_attributes = split.counts.shape[1:]
     source = open_source(
-        parse(name)[1], num_classes, num_attributes, seed, image_size=image_size or None,
+        parse(name)[1], num_classes, num_attributes, seed, image_size=image_size or None, resize=resize,
         data_dir=Path(data_dir).expanduser() if data_dir else None,
     )  # fmt: skip
     return deal(name, source, split.counts, split.num_selected, seed)
@@ -41,15 +44,17 @@ def open_source(
     seed: int,
     *,
     image_size: int | None = None,
+    resize: int = 0,
     data_dir: Path | None = None,
 ) -> Source:
     """A source with as many classes and attributes as a split has; `seed` draws the test set where none is given."""
     kind, _, path = name.partition(":")
-    if kind in ("digits", "cmnist") and image_size not in (None, 28):
-        raise UserError(f"The pictures of {kind} are 28 pixels a side, not {image_size}: leave image_size out.")
+    if kind in ("digits", "cmnist") and (image_size not in (None, 28) or resize):
+        given = f"resize {resize}" if resize else f"image_size {image_size}"
+        raise UserError(f"The pictures of {kind} are 28 pixels a side and are not scaled: leave {given} out.")
     settings: dict[str, Any] = {
         "num_classes": num_classes, "num_attributes": num_attributes, "seed": seed, "image_size": image_size,
-        "data_dir": data_dir, "path": path,
+        "resize": resize, "data_dir": data_dir, "path": path,
     }  # fmt: skip
     source: Source = registry.make(registry.SOURCE, kind, settings)
     return source

@@ -41,17 +41,20 @@ class PhotoSource:
         attribute_names: tuple[str, ...],
         listing: Listing,
         image_size: int | None,
+        resize: int = 0,
     ) -> None:
+        """`resize`: the side pictures are scaled to before their middle is cut out; 0: see `pictures.decode`."""
         size = image_size or IMAGE_SIZE
         self.name, self.class_names, self.attribute_names = name, class_names, attribute_names
         self.shape: tuple[int, ...] = (3, size, size)
-        self._pixels, content = pictures.decoded(listing.root, listing.files, size)
+        self._pixels, content = pictures.decoded(listing.root, listing.files, size, resize)
         self._train_rows, self._test_rows = np.flatnonzero(~listing.is_test), np.flatnonzero(listing.is_test)
         self.train_y, self.test_y = listing.y[self._train_rows], listing.y[self._test_rows]
         self.train_a: Ids | None = listing.a[self._train_rows]
         self.test_a = listing.a[self._test_rows]
         labels = np.stack([listing.y, listing.a, listing.is_test.astype(np.int64)]).astype("<i8").tobytes()
-        self.fingerprint = hashlib.sha256(f"{name} {content} {size} ".encode() + labels).hexdigest()
+        scaled = f"of {resize} " if resize else ""
+        self.fingerprint = hashlib.sha256(f"{name} {content} {size} {scaled}".encode() + labels).hexdigest()
 
     def train_x(self, ids: Ids, a: Ids) -> NDArray[np.uint8]:
         return self._pixels[self._train_rows[ids]]

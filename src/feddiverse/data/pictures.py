@@ -55,16 +55,21 @@ class MappedPixels:
         return self.__dict__ | {"_array": None}
 
 
-def decoded(root: Path, files: Sequence[str], size: int) -> tuple[MappedPixels, str]:
-    """The pictures `files` below `root` as [n, 3, size, size], and the SHA-256 of their content."""
+def decoded(root: Path, files: Sequence[str], size: int, resize: int = 0) -> tuple[MappedPixels, str]:
+    """The pictures `files` below `root` as [n, 3, size, size], and the SHA-256 of their content; `resize`: see
+    `decode`."""
     if not 8 <= size <= 4096:
         raise UserError(f"Pictures of {size} pixels a side cannot be used: choose an image size from 8 to 4096.")
+    if resize and not size <= resize <= 4096:
+        raise UserError(
+            f"Pictures scaled to {resize} pixels a side have no middle of {size}: choose resize from {size} to 4096."
+        )
     folder = cache.home() / "pictures"
     remembered = folder / f"{_stat_digest(root, files)}.sha256"
     content = _read_text(remembered) or _content(root, files)
-    target = folder / f"{content[:32]}-{size}.npy"
+    target = folder / (f"{content[:32]}-{size}-of-{resize}.npy" if resize else f"{content[:32]}-{size}.npy")
     if not _is_whole(target, len(files)):
-        _decode(root, files, size, target)
+        _decode(root, files, size, resize, target)
     if not remembered.is_file():
         with cache.partial() as scratch:
             (scratch / "content").write_text(content)
@@ -72,13 +77,23 @@ def decoded(root: Path, files: Sequence[str], size: int) -> tuple[MappedPixels, 
     return MappedPixels.of_npy(target), content
 
 
-def decode(path: Path, size: int) -> NDArray[np.uint8]:
-    """One picture as [3, size, size]: the largest square in its middle, scaled."""
+def decode(path: Path, size: int, resize: int = 0) -> NDArray[np.uint8]:
+    """One picture as [3, size, size]: the largest square in its middle, scaled.
+
+    With `resize`, as most code for Waterbirds does it: the whole picture is scaled to a square of that side (which may
+    change its proportions), and the middle of that is cut out.
+    """
     from PIL import Image, ImageOps
 
     try:
         with Image.open(io.BytesIO(path.read_bytes())) as picture:
-            square = ImageOps.fit(_eight_bits(picture, path).convert("RGB"), (size, size), Image.Resampling.BICUBIC)
+            colours = _eight_bits(picture, path).convert("RGB")
+            if resize:
+                start = round((resize - size) / 2)
+                scaled = colours.resize((resize, resize), Image.Resampling.BILINEAR)
+                square = scaled.crop((start, start, start + size, start + size))
+            else:
+                square = ImageOps.fit(colours, (size, size), Image.Resampling.BICUBIC)
         return np.asarray(square, np.uint8).transpose(2, 0, 1)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} cannot be read as a picture ({type(error).__name__}).") from error
@@ -96,11 +111,11 @@ def _eight_bits(picture: "Image", path: Path) -> "Image":
     return picture
 
 
-def _decode(root: Path, files: Sequence[str], size: int, target: Path) -> None:
+def _decode(root: Path, files: Sequence[str], size: int, resize: int, target: Path) -> None:
     with cache.partial() as scratch, (scratch / "pictures.npy").open("wb") as out:
         header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), 3, size, size)}
         np.lib.format.write_array_header_1_0(out, header)
-        for picture in _each(files, "Decoding pictures", lambda name: decode(root / name, size)):
+        for picture in _each(files, "Decoding pictures", lambda name: decode(root / name, size, resize)):
             out.write(picture.tobytes())  # written in order: a full disk is an error here, not a crash in the map
         out.flush()
         target.parent.mkdir(parents=True, exist_ok=True)

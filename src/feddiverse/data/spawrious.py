@@ -13,14 +13,19 @@ LOCATIONS = ("beach", "snow", "desert", "dirt", "jungle", "mountain")  # the pap
 
 
 def open_spawrious(
-    num_classes: int, num_attributes: int, seed: int, image_size: int | None = None, data_dir: Path | None = None
+    num_classes: int,
+    num_attributes: int,
+    seed: int,
+    image_size: int | None = None,
+    data_dir: Path | None = None,
+    resize: int = 0,
 ) -> PhotoSource:
     """With two classes the paper's labrador and dachshund, else the first breeds; locations in the order above."""
     breeds = ("labrador", "dachshund") if num_classes == 2 else BREEDS[:num_classes]
     locations = LOCATIONS[:num_attributes]
     check_groups("spawrious", (len(breeds), len(locations)), (num_classes, num_attributes))
     listing = list_spawrious(sources.path_of("spawrious", data_dir), breeds, locations, seed)
-    return PhotoSource("spawrious", breeds, locations, listing, image_size)
+    return PhotoSource("spawrious", breeds, locations, listing, image_size, resize)
 
 
 def list_spawrious(root: Path, breeds: tuple[str, ...], locations: tuple[str, ...], seed: int) -> Listing:

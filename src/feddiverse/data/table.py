@@ -41,17 +41,17 @@ def path_of(name: str) -> Path:
 
 
 def open_table(
-    path: str | Path, num_classes: int, num_attributes: int, seed: int, image_size: int | None = None
+    path: str | Path, num_classes: int, num_attributes: int, seed: int, image_size: int | None = None, resize: int = 0
 ) -> PhotoSource:
     """A table as a source for any split with its number of classes and attributes."""
     path = path_of(f"table:{path}")
     table = read_table(path, seed)
     has = (len(table.class_names), len(table.attribute_names))
     check_groups(f"table:{path}", has, (num_classes, num_attributes))
-    return PhotoSource(f"table:{path}", table.class_names, table.attribute_names, table.listing, image_size)
+    return PhotoSource(f"table:{path}", table.class_names, table.attribute_names, table.listing, image_size, resize)
 
 
-def load_table(path: Path, seed: int, image_size: int | None = None) -> Federation:
+def load_table(path: Path, seed: int, image_size: int | None = None, resize: int = 0) -> Federation:
     """The federation that a table with a client column is. Clients are numbered in the order of their names."""
     table = read_table(path, seed)
     if table.clients is None:
@@ -62,7 +62,7 @@ def load_table(path: Path, seed: int, image_size: int | None = None) -> Federati
     counts = np.zeros((len(names), len(table.class_names), len(table.attribute_names)), np.int64)
     np.add.at(counts, (client, y, a), 1)
     ids = np.split(np.lexsort((a, y, client)), np.cumsum(counts.sum(axis=(1, 2)))[:-1])
-    source = PhotoSource(f"table:{path}", table.class_names, table.attribute_names, table.listing, image_size)
+    source = PhotoSource(f"table:{path}", table.class_names, table.attribute_names, table.listing, image_size, resize)
     return Federation(
         f"table:{path}",
         source,

@@ -6,22 +6,24 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from feddiverse.data import sources
-from feddiverse.data.photos import Listing, PhotoSource, check_groups
+from feddiverse.data.photos import IMAGE_SIZE, Listing, PhotoSource, check_groups
 from feddiverse.errors import UserError
 
 CLASSES = ("landbird", "waterbird")
 ATTRIBUTES = ("land", "water")
+SCALED = 256 / 224  # how much larger a picture is scaled than what is seen of it
 _TRAIN, _TEST = 0, 2  # 1 is the validation part, which a federation has no use for
 _COLUMNS = {"y": range(2), "place": range(2), "split": range(3)}
 
 
 def open_waterbirds(
-    num_classes: int, num_attributes: int, image_size: int | None = None, data_dir: Path | None = None
+    num_classes: int, num_attributes: int, image_size: int | None = None, data_dir: Path | None = None, resize: int = 0
 ) -> PhotoSource:
+    """As the paper's released code shows it: scaled to 256 pixels a side, of which the middle 224 are seen."""
     check_groups("waterbirds", (len(CLASSES), len(ATTRIBUTES)), (num_classes, num_attributes))
-    return PhotoSource(
-        "waterbirds", CLASSES, ATTRIBUTES, list_waterbirds(sources.path_of("waterbirds", data_dir)), image_size
-    )
+    listing = list_waterbirds(sources.path_of("waterbirds", data_dir))
+    resize = resize or round((image_size or IMAGE_SIZE) * SCALED)
+    return PhotoSource("waterbirds", CLASSES, ATTRIBUTES, listing, image_size, resize)
 
 
 def list_waterbirds(root: Path) -> Listing:

@@ -147,7 +147,8 @@ class InProcess:
         for job in jobs:
             if self._worker is None:
                 raise RuntimeError("the engine is closed")
-            yield self._worker.answer(task, theta, job, self._memories[job])
+            own = task.of(job) if isinstance(job, int) else task
+            yield self._worker.answer(own, theta, job, self._memories[job])
 
     def close(self) -> None:
         if self._worker is not None:

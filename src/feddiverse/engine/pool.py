@@ -111,7 +111,8 @@ class Pool:
                 free_slots.remove(pending.slot)
             worker.pending = pending
             try:
-                worker.connection.send((task, pending.job, pending.slot, self._memories[pending.job]))
+                own = task.of(pending.job) if isinstance(pending.job, int) else task
+                worker.connection.send((own, pending.job, pending.slot, self._memories[pending.job]))
                 pending.attempts += 1
             except OSError:  # it died while idle: not the job's fault
                 self._kill(worker)

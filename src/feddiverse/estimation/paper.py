@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from feddiverse.errors import UserError
 from feddiverse.estimation.base import Estimator, Triplet
 from feddiverse.messages import Ask, PaperTriplet
 from feddiverse.server.replies import TRIPLET, answers, check_triplet, triplet_in
@@ -12,6 +13,9 @@ class Paper(Estimator):
     """The paper's own estimator: each client trains a biased model on its data and sends three numbers.
 
     What a client calls attribute 0 another may call attribute 1, so there are no matrices to share.
+
+    `features`: what the attribute classifier sees, the `biased` model's features (as released) or those of the `global`
+    model.
     """
 
     def __init__(
@@ -24,10 +28,13 @@ class Paper(Estimator):
         lr: float = 0.001,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
+        features: str = "biased",
     ) -> None:
         super().__init__()
+        if features not in ("biased", "global"):
+            raise UserError(f"estimator.features must be 'biased' or 'global', not {features!r}.")
         self.question = PaperTriplet(
-            seed, 0, gce_q, bias_steps, attribute_steps, batch_size, lr, momentum, weight_decay
+            seed, 0, gce_q, bias_steps, attribute_steps, batch_size, lr, momentum, weight_decay, features
         )
 
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:

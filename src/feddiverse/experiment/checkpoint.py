@@ -22,7 +22,7 @@ Arrays = dict[str, NDArray[Any]]
 @dataclass(frozen=True)
 class Snapshot:
     """A run between two rounds. `seconds`: spent on it so far, over all sessions; `evaluation`: what is known of the
-    truth."""
+    truth; `objective`: what clients would remember."""
 
     round: int
     theta: Vector
@@ -31,6 +31,7 @@ class Snapshot:
     lost_in_a_row: int
     seconds: float
     evaluation: Plain = field(default_factory=dict)
+    objective: Plain = field(default_factory=dict)
     balancer: Plain = field(default_factory=dict)
 
 

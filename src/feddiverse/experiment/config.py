@@ -15,18 +15,25 @@ from typing import Any
 from feddiverse import registry
 from feddiverse.errors import UserError
 
+PADDING = ("constant", "edge")
+
 OWN: Any = None
 """Default of a key whose value depends on other keys (`Config.__post_init__` fills it in)."""
 
-PARTS = {"selector": registry.SELECTOR, "aggregator": registry.AGGREGATOR, "estimator": registry.ESTIMATOR}
+PARTS = {
+    "selector": registry.SELECTOR, "aggregator": registry.AGGREGATOR, "estimator": registry.ESTIMATOR,
+    "objective": registry.OBJECTIVE,
+}  # fmt: skip
 """Keys that name a part which may have parameters of its own: `selector.temperature`."""
 
 FEDPROX_MU = 0.1  # the paper's
-SHORTHANDS = {
+SHORTHANDS: dict[str, dict[str, Any]] = {
     "fedprox": {"aggregator": "fedavg", "prox_mu": FEDPROX_MU},
     "fedavgm+fedprox": {"aggregator": "fedavgm", "prox_mu": FEDPROX_MU},
+    "feddyn": {"aggregator": "feddyn", "objective": "feddyn"},
+    "moon": {"aggregator": "fedavg", "objective": "moon"},
 }
-"""The paper's names for an aggregator together with FedProx's client objective."""
+"""Names for an aggregator together with a client objective: the paper's, and those of methods that are both."""
 
 
 def _key(
@@ -61,11 +68,16 @@ class Config:
     num_selected: int = _key(0, "clients a round; 0: the federation's own", low=0)
     selector: str = _key("uniform", "who is asked each round: a known name or `package.module:Class`")
     aggregator: str = _key("fedavgm", "how updates are combined: a known name or `package.module:Class`")
+    objective: str = _key("cross_entropy", "what clients minimise: cross_entropy, feddyn, moon; FedProx: `prox_mu`")
     estimator: str = _key("consensus", "how triplets come about: paper, consensus, oracle or `package.module:Class`")
     pretraining_rounds: int = _key(OWN, "T0: rounds of plain FedAvg with every client before the first choice", low=0)
     model: str = _key(OWN, "mobilenet, cnn, mlp, or `package.module:factory`")
     checkpoint: str = _key("", "weights to start from: a file, a run directory, `none`; empty: ImageNet for mobilenet")
     image_size: int = _key(0, "pixels a side; 0: the source's own", low=0)
+    resize: int = _key(0, "side photos are scaled to, then their middle is cut out; 0: the source's own", low=0)
+    flip: bool = _key(OWN, "train on pictures mirrored at random")
+    crop_padding: int = _key(OWN, "train on pictures shifted at random by up to so many pixels", low=0)
+    padding: str = _key("constant", "what a shifted picture shows at its side: black, or its rim", choices=PADDING)
     data_dir: str = _key("", "where fetched data lies; empty: the cache folder")
     epochs: int = _key(1, "local epochs", low=1)
     batch_size: int = _key(28, "local batch size", low=1)
@@ -125,12 +137,16 @@ def _own_defaults(config: Config) -> dict[str, Any]:
     """The paper's settings; for digits and arrays in memory quick ones, which train a small model from scratch."""
     name = config.federation if isinstance(config.federation, str) else ""
     small = name.startswith(("digits", "arrays")) or name.endswith(":digits")
+    birds = name == "waterbirds-dist" or name.endswith(":waterbirds")  # flipped and shifted as released
+    side = config.image_size if type(config.image_size) is int and config.image_size > 0 else 224
     adaptive = config.aggregator in ("fedadam", "fedyogi", "fedadagrad")
     return {
         "rounds": 100 if small else 200,
         "model": "cnn" if small else "mobilenet",
         "lr": 0.02 if small else 0.001,
         "evaluate_every": 5 if small else 10,
+        "flip": birds,
+        "crop_padding": round(side * 24 / 224) if birds else 0,
         "weighting": "samples" if config.aggregator == "fednova" else "equal",  # its formula weighs by |D_k|/|D|
         "server_lr": 0.01 if adaptive else 0.1,  # an adaptive step has about the size of η in every coordinate
         "pretraining_rounds": 1 if config.selector in ESTIMATING else 0,
@@ -215,9 +231,14 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
             keys["prox_mu"] = 0.0  # it had its default where it was not used
         if is_old and keys.get("selector") not in ESTIMATING:
             keys["pretraining_rounds"] = 0  # likewise
+        if is_old:
+            keys = {"flip": False, "crop_padding": 0, **keys}
     shorthand = SHORTHANDS.get(keys["aggregator"]) if isinstance(keys.get("aggregator"), str) else None
     if shorthand:
-        keys = {**keys, **shorthand, **({"prox_mu": keys["prox_mu"]} if keys.get("prox_mu") else {})}
+        own = {name: keys[name] for name in ("prox_mu", "objective") if keys.get(name)}
+        keys = {**keys, **shorthand, **own}
+    if keys.get("objective") == "fedprox":
+        keys = {**keys, "objective": "cross_entropy", "prox_mu": keys.get("prox_mu") or FEDPROX_MU}
     return keys
 
 

@@ -32,12 +32,19 @@ METHODS: dict[str, tuple[str, Settings]] = {
 }
 OPTIMIZERS = {"fedavg": "FedAvg", "fedavgm": "FedAvgM", "fedprox": "FedProx", "fedavgm+fedprox": "FedAvgM + FedProx"}
 UNIFORM = METHODS["uniform"][0]
+NO_PRETRAINING = f"{UNIFORM}, no pre-training"
+WITHOUT: dict[str, Settings] = {NO_PRETRAINING: {"selector": "uniform", "pretraining_rounds": 0}}
 
 # The federations of Table I, in its order; Table III has all but the last.
 TABLE_I = (
     "spawrious-gsc", "spawrious-gci", "spawrious-gai", "waterbirds-dist", "spawrious-4", "cmnist-gsc",
     "spawrious-gci-100",
 )  # fmt: skip
+
+
+def _pretrained(rows: Mapping[str, Settings]) -> dict[str, Settings]:
+    """T0 = 1 for every method of the paper's tables, as the released code has it: no selector gets a head start."""
+    return {name: {"pretraining_rounds": 1, **own} for name, own in rows.items()}
 
 
 def federations(names: Iterable[str], preset: str, source: str) -> dict[str, str]:
@@ -82,7 +89,7 @@ def _columns(study: str, preset: str, mapping: Mapping[str, str]) -> dict[str, S
 def quickstart(preset: str, source: str, seeds: Sequence[int]) -> Study:
     """Uniform against FedDiverse on one federation: what `make run` shows."""
     mapping = federations(["cmnist-gsc"], preset, source)
-    rows = dict(METHODS[name] for name in ("uniform", "feddiverse"))
+    rows = _pretrained(dict(METHODS[name] for name in ("uniform", "feddiverse")))
     return Study(
         name="quickstart",
         title="Uniform selection against FedDiverse",
@@ -94,7 +101,7 @@ def quickstart(preset: str, source: str, seeds: Sequence[int]) -> Study:
 def selection(preset: str, source: str, seeds: Sequence[int]) -> Study:
     """Table I: every selector on the seven federations."""
     mapping = federations(TABLE_I, preset, source)
-    rows = dict(METHODS.values())
+    rows = _pretrained(dict(METHODS.values())) | WITHOUT
     return Study(
         name="selection",
         title="Client selection (the paper’s Table I)",
@@ -114,6 +121,8 @@ def optimizers(preset: str, source: str, seeds: Sequence[int]) -> Study:
             row = f"{label} · {METHODS[method][0]}"
             rows[row] = {**METHODS[method][1], "aggregator": optimizer}
             baselines[row] = f"{label} · {UNIFORM}"
+    rows = _pretrained(rows) | WITHOUT  # that one with the default, FedAvgM
+    baselines[NO_PRETRAINING] = f"{OPTIMIZERS['fedavgm']} · {UNIFORM}"
     return Study(
         name="optimizers",
         title="Optimisers with and without FedDiverse (the paper’s Table III)",
@@ -142,6 +151,7 @@ def ablation(preset: str, source: str, seeds: Sequence[int]) -> Study:
         for label, (selector, estimator) in kinds.items()
         for t0 in (20, 1)
     }
+    rows = _pretrained(rows) | WITHOUT
     columns = {OPTIMIZERS[o]: {**base, "aggregator": o} for o in ("fedavg", "fedavgm")}
     return Study(
         name="ablation",
@@ -159,7 +169,7 @@ def overhead(preset: str, source: str, seeds: Sequence[int]) -> Study:
     return Study(
         name="overhead",
         title=f"What selection costs on {', '.join(columns)} (the paper’s Table II)",
-        runs=_cross(costs.METHODS, columns, seeds),
+        runs=_cross(_pretrained(costs.METHODS), columns, seeds),
         stands_for=stand_ins(mapping),
         view="overhead",
     )

@@ -19,6 +19,7 @@ from feddiverse.experiment.config import PARTS, Config, settings
 from feddiverse.messages import Train, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
+from feddiverse.server.objectives import Objective
 from feddiverse.server.rounds import Plan
 
 if TYPE_CHECKING:  # it brings torch: a run's directory is made before that is loaded
@@ -31,7 +32,7 @@ class Objects:
 
     federation: Federation | None = None
     model: Any = None
-    parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "estimator"
+    parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "estimator", "objective"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,12 @@ class Opened:
         """What constructors of parts may ask for."""
         federation = self.federation
         known = settings(self.config, federation.num_classes, federation.num_attributes, federation.num_selected)
-        return {**known, "estimator": registry.Later(self.estimator)}
+        return {
+            **known,
+            "num_clients": federation.num_clients,
+            "estimator": registry.Later(self.estimator),
+            "head_bias": registry.Later(lambda: _head_bias(self.spec)),
+        }
 
     @cached_property
     def spec(self) -> "ModelSpec":
@@ -75,10 +81,17 @@ class Opened:
         made: Aggregator = self._part("aggregator")
         return made
 
+    def objective(self) -> Objective:
+        made: Objective = self._part("objective")
+        return made
+
     def estimator(self, name: str = "") -> Estimator:
         """The config's estimator, or another one by name."""
-        made: Estimator = registry.make(registry.ESTIMATOR, name, self.settings) if name else self._part("estimator")
-        return made
+        if not name or name == self.config.estimator:
+            made: Estimator = self._part("estimator")
+            return made
+        other: Estimator = registry.make(registry.ESTIMATOR, name, self.settings)
+        return other
 
     def balancer(self) -> Balancer | None:
         """What makes hidden groups count equally, where the config asks for it. It reads with θ₀."""
@@ -86,9 +99,7 @@ class Opened:
             return None
         known = {**self.settings, "confidence": CONFIDENCE}
         estimator: Estimator = registry.make(registry.ESTIMATOR, "consensus", known)
-        return Balancer(
-            estimator, self.initial_theta(), self.config.seed, dimensions=self.config.rebalance_dimensions
-        )
+        return Balancer(estimator, self.initial_theta(), self.config.seed, dimensions=self.config.rebalance_dimensions)
 
     def head(self) -> Head:
         """Where in θ the last layer is."""
@@ -115,6 +126,9 @@ class Opened:
                 momentum=config.momentum,
                 weight_decay=config.weight_decay,
                 prox_mu=config.prox_mu,
+                flip=config.flip,
+                crop_padding=config.crop_padding,
+                padding=config.padding,
             ),
             rounds=config.rounds,
             num_selected=self.settings["num_selected"],
@@ -134,8 +148,14 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
             "The data of this run were arrays in memory: go on with it in Python, by the same fd.train(…, out=…)."
         )
     federation = objects.federation or open_federation(
-        config.federation, config.seed, image_size=config.image_size, data_dir=config.data_dir
-    )
+        config.federation, config.seed,
+        image_size=config.image_size, resize=config.resize, data_dir=config.data_dir,
+    )  # fmt: skip
+    if (config.flip or config.crop_padding) and (federation.source.mean is None or len(federation.source.shape) != 3):
+        raise UserError(
+            f"flip and crop_padding change pictures, but the samples of {federation.name} are floats of shape"
+            f" {federation.source.shape}: set flip to false and crop_padding to 0."
+        )
     if config.num_selected > federation.num_clients:
         raise UserError(
             f"num_selected is {config.num_selected}, but {federation.name} has {federation.num_clients} clients:"
@@ -147,11 +167,10 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
 def check_names(config: Config, objects: Objects | None = None) -> None:
     """Refuse parts, parameters and federations that do not exist. Data may still be missing."""
     objects = objects or Objects()
-    if objects.federation is None and not config.federation.startswith("table:") and config.federation != "arrays":
-        from feddiverse.data.names import split_of
-
-        split_of(config.federation, config.seed)
+    if objects.federation is None and config.federation != "arrays":
+        _check_federation(config)
     known = settings(config, num_classes=2, num_attributes=2, num_selected=1)
+    known |= {"num_clients": 1, "head_bias": slice(0, 2)}
     for key, kind in PARTS.items():
         if key not in objects.parts:
             registry.find(kind, getattr(config, key))
@@ -160,10 +179,35 @@ def check_names(config: Config, objects: Objects | None = None) -> None:
     later = registry.Later(lambda: _estimator(config, objects, known))
     if "selector" not in objects.parts:
         registry.make(registry.SELECTOR, config.selector, {**known, "estimator": later}, config.parameters("selector"))
-    if "aggregator" not in objects.parts:
-        registry.make(registry.AGGREGATOR, config.aggregator, known, config.parameters("aggregator"))
+    for key in ("aggregator", "objective"):
+        if key not in objects.parts:
+            registry.make(PARTS[key], getattr(config, key), known, config.parameters(key))
     if config.parameters("estimator") and "estimator" not in objects.parts:
         later.make()
+
+
+def _check_federation(config: Config) -> None:
+    """Refuse a name that nothing answers to, and a table without the columns it needs."""
+    from feddiverse.data.names import parse, split_of
+
+    has_own_clients = config.federation.startswith("table:")
+    if not has_own_clients:
+        split_of(config.federation, config.seed)
+    source = config.federation if has_own_clients else parse(config.federation)[1]
+    if source.startswith("table"):
+        from feddiverse.data.table import path_of, read_table
+
+        path = path_of(source)
+        if read_table(path, config.seed).clients is None and has_own_clients:
+            raise UserError(
+                f"{path} has no column 'client': deal it to clients by a split, such as 'gsc:table:{path}'."
+            )
+
+
+def _head_bias(spec: "ModelSpec") -> slice:
+    from feddiverse.models import build
+
+    return build(spec).head_bias
 
 
 def _estimator(config: Config, objects: Objects, known: dict[str, Any]) -> Any:

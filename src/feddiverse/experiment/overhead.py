@@ -25,6 +25,10 @@ METHODS: dict[str, Mapping[str, Any]] = {
     "Fed-CBS": {"selector": "fed_cbs"},
     "Oort": {"selector": "oort"},
     "Label entropy": {"selector": "label_entropy"},
+    "HiCS-FL": {"selector": "hics_fl"},
+    "HACCS": {"selector": "haccs"},
+    "FedDyn": {"selector": "uniform", "aggregator": "feddyn"},
+    "MOON": {"selector": "uniform", "aggregator": "moon"},
 }
 """The rows of the table, and how to run each."""
 

@@ -44,9 +44,10 @@ def read_config(path: Path) -> Config:
     if not file.is_file():
         raise UserError(f"There is no run in {path}: it has no config.toml.")
     values = read_toml(file)
+    config = from_mapping(values, str(file))
     if "federation" not in values:  # every key is written; defaults would be another run
         raise UserError(f"{file} is damaged (it names no federation); delete that run and run it again.")
-    return from_mapping(values, str(file))
+    return config
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

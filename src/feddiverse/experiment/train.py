@@ -55,6 +55,7 @@ def train(
     aggregator: Any = None,
     estimator: Any = None,
     *,
+    objective: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
     engine: str | OpenEngine = "local",
@@ -65,7 +66,7 @@ def train(
 ) -> Result:
     """Train a federation; every setting of a config is a keyword (`rounds`, `seed`, `lr`, …: docs/running.md).
 
-    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator` and `estimator` are a name,
+    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator`, `estimator` and `objective` are a name,
     `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
     `out` is a run directory: what is unfinished there goes on, what is finished is read; None keeps nothing.
     `resume` insists that there is a run, and with a larger `rounds` trains it further. `on_round` is called with each
@@ -77,7 +78,9 @@ def train(
     >>> len(result.history), result.model.training
     (2, False)
     """
-    given = {"model": model, "selector": selector, "aggregator": aggregator, "estimator": estimator}
+    given = {
+        "model": model, "selector": selector, "aggregator": aggregator, "estimator": estimator, "objective": objective,
+    }  # fmt: skip
     given = {key: value for key, value in given.items() if value is not None}
     named = {key: _name(key, value) for key, value in given.items()}
     if "federation" in settings:
@@ -146,6 +149,7 @@ class _Run:
         self.config, self.federation = opened.config, opened.federation
         self.selector, self.aggregator, self.plan = opened.selector(), opened.aggregator(), opened.plan
         self.balancer = opened.balancer()
+        self.objective = opened.objective()
         self.history: list[dict[str, Any]] = []
         snapshot: Snapshot | None = None
         self._news: list[str] = []
@@ -160,6 +164,7 @@ class _Run:
             self.selector.restore(snapshot.selector)
             if self.balancer is not None:
                 self.balancer.restore(snapshot.balancer)
+            self.objective.restore(snapshot.objective)
         self.start = snapshot
         self._told = {warning for record in self.history for warning in record["warnings"]}
         self._triplets: dict[str, Any] = {}
@@ -187,7 +192,7 @@ class _Run:
             self._truth = TruthKept(engine, self.start.evaluation)
             loop = rounds(
                 self._truth, self.selector, self.aggregator, evaluate, self.plan,
-                theta, self.start.round, self.start.lost_in_a_row, self.balancer,
+                theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer,
             )  # fmt: skip
             for done in loop:
                 theta = done.theta
@@ -267,7 +272,7 @@ class _Run:
         selector = copy.deepcopy(self.selector.state())
         return Snapshot(
             done.round, done.theta, self.aggregator.state(), selector, done.lost_in_a_row, self._seconds,
-            self._truth.state(), {} if self.balancer is None else self.balancer.state(),
+            self._truth.state(), self.objective.state(), {} if self.balancer is None else self.balancer.state(),
         )  # fmt: skip
 
     def _write_checkpoint(self, snapshot: Snapshot) -> None:

@@ -22,6 +22,7 @@ PULLED_AHEAD = 16  # replies fetched before it is their turn; the rest wait at t
 SHORTEST_POLL, LONGEST_POLL = 0.02, 0.5  # seconds
 GONE = (3, 4, 5)  # Flower's error codes for a message that expired, a reply that did, and a node that is away
 NO_LIMIT = 12 * 3600.0  # how long Flower keeps messages anyway
+NOBODY = -1  # no client's id
 NAMED = 10  # clients or nodes that one warning lists
 
 
@@ -148,13 +149,16 @@ class FlowerEngine:
     def ask_about(self, task: Task, model: RecordDict, clients: Sequence[int]) -> Iterator[Reply]:
         """`ask` with the model in any records: those of another Flower app, which its clients know how to read."""
         patience = self._timeouts.of(task)
-        content = wire.encode_task(task, model)  # one for all: Flower sends equal contents to the SuperLink once
+        content = wire.encode_task(task.of(NOBODY), model)  # for all: Flower sends equal contents to the SuperLink once
         kind, group = wire.message_type(task), str(task.round)
         messages = {
-            client: Message(content, self.nodes[client], kind, ttl=patience, group_id=group)
+            client: Message(
+                wire.encode_task(task.of(client), model) if task.memory_bytes(client) else content,
+                self.nodes[client], kind, ttl=patience, group_id=group,
+            )
             for client in clients
             if client in self.nodes
-        }
+        }  # fmt: skip
         pushed = self._push(messages.values())
         asked = {c: m.metadata.message_id for c, m in messages.items() if m.metadata.message_id in pushed}
         return self._replies(clients, asked, patience)

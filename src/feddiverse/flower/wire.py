@@ -64,6 +64,8 @@ def encode_task(task: Task, model: RecordDict) -> RecordDict:
         value = getattr(task, field.name)
         if isinstance(value, np.ndarray):
             arrays[field.name] = Array(value)
+        elif isinstance(value, Mapping):  # the client's memory
+            arrays |= {f"{field.name}.{key}": Array(vector) for key, vector in value.items()}
         else:
             numbers[field.name] = value
     return RecordDict({**model, TASK: ConfigRecord(numbers), TASK_ARRAYS: ArrayRecord(arrays)})
@@ -72,7 +74,13 @@ def encode_task(task: Task, model: RecordDict) -> RecordDict:
 def decode_task(content: RecordDict) -> Task:
     """The question in a message."""
     numbers: dict[str, Any] = dict(content.config_records[TASK])
-    arrays: dict[str, Any] = {name: array.numpy() for name, array in content.array_records[TASK_ARRAYS].items()}
+    arrays: dict[str, Any] = {}
+    for name, array in content.array_records[TASK_ARRAYS].items():
+        field_name, _, key = name.partition(".")
+        if key:
+            arrays.setdefault(field_name, {})[int(key)] = array.numpy()
+        else:
+            arrays[name] = array.numpy()
     kinds = {kind.__name__: kind for kind in _kinds(Task)}
     return kinds[str(numbers.pop("kind"))](**numbers, **arrays)
 

@@ -48,6 +48,18 @@ class FlatModel:
         """The part of θ that SGD moves, [P]; a view."""
         return self.theta[: self.num_parameters]
 
+    @property
+    def head_bias(self) -> slice:
+        """Where in θ the bias of the model's head is: one number a class."""
+        bias = getattr(self.module.head, "bias", None)
+        if not isinstance(bias, nn.Parameter) or bias.shape != (self.spec.num_classes,):
+            raise UserError(
+                f"The head of the model {self.spec.name} has no bias of one number a class, which the selector needs:"
+                " give the model a Linear head with a bias, or choose another selector."
+            )
+        start = (bias.data_ptr() - self.theta.data_ptr()) // self.theta.element_size()
+        return slice(start, start + bias.numel())
+
     def head(self) -> tuple[slice, slice, int]:
         """Where in θ the weights and the bias of the model's linear head are, and how many features it takes."""
         head = self.module.head

@@ -9,7 +9,7 @@ does not say by which rule (n or n − 1) its deviations were computed. Rows are
 from dataclasses import dataclass
 
 from feddiverse.experiment.config import Config
-from feddiverse.experiment.grids import TABLE_I
+from feddiverse.experiment.grids import NO_PRETRAINING, TABLE_I
 
 Value = tuple[float, float]  # mean, standard deviation
 
@@ -77,8 +77,10 @@ WHERE = {
 """Where a study's published values stand."""
 
 
-def value(study: str, config: Config, federation: str) -> Value | None:
+def value(study: str, row: str, config: Config, federation: str) -> Value | None:
     """What the paper has for a run of one of its tables on one of its federations; None where it has nothing."""
+    if row == NO_PRETRAINING:
+        return None
     optimizer = f"{config.aggregator}+fedprox" if config.prox_mu else config.aggregator
     optimizer = "fedprox" if optimizer == "fedavg+fedprox" else optimizer
     if study == "selection":
@@ -118,5 +120,9 @@ OVERHEAD = {
     "Fed-CBS": Formulas("t = 1", "|Y|", "O(n_k)", "O(κK|Y|)", in_paper=False),
     "Oort": Formulas("∀t", "2", "∀k∈K': O(n_k|θ|)", "O(K log K)", in_paper=False),
     "Label entropy": Formulas("t = 1", "|Y|", "O(n_k)", "O(κK|Y|)", in_paper=False),
+    "HiCS-FL": Formulas("0", "0", "0", "O(K²(K + |Y|))", in_paper=False),
+    "HACCS": Formulas("t = 1", "|Y|", "O(n_k)", "t = 1: O(K²|Y|), then O(K)", in_paper=False),
+    "FedDyn": Formulas("∀t", "0 (here memory: θ)", "O(|θ|)", "O(κ|θ|)", in_paper=False),
+    "MOON": Formulas("∀t", "0 (here memory: θ)", "∀k∈K': 2·O(n_k|θ|)", "O(1)", in_paper=False),
 }  # fmt: skip
 """Table II, by the names of our rows (`experiment.overhead.METHODS`)."""

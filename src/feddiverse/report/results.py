@@ -152,7 +152,7 @@ def _published(study: Mapping[str, Any], runs: Mapping[Place, Mapping[int, Run]]
     found = {(e["row"], e["column"]): (e["mean"], e["sd"]) for e in study.get("published", [])}
     for (row, column), here in runs.items():
         config = next(iter(here.values())).config
-        value = published.value(study["name"], config, study["stands_for"].get(column, config.federation))
+        value = published.value(study["name"], row, config, study["stands_for"].get(column, config.federation))
         if value is not None:
             found[row, column] = value
     return {place: value for place, value in found.items() if place in runs}

@@ -1,8 +1,8 @@
 """Fed-CBS: class-balanced sampling.
 
 Zhang, Li, Tang, Sun, Chen, Zhang, Chen, Chen, Li: "Fed-CBS: a heterogeneity-aware client sampling mechanism for
-federated learning via class-imbalance reduction", ICML 2023. β_m = m and λ = 10 follow a public reimplementation, not
-checked against the authors' own code.
+federated learning via class-imbalance reduction", ICML 2023. β_m = m and λ = 10 follow one public reimplementation, the
+least value of QCID^β_m another; neither the paper's text nor the authors' own code was at hand to check.
 There the server learns the inner products of label distributions under homomorphic encryption; here clients send
 their class counts in the clear, which gives the same numbers.
 """
@@ -16,7 +16,9 @@ from feddiverse.messages import Plain
 from feddiverse.selection.labels import Floats, LabelSelector
 
 EXPLORATION = 10.0  # λ
-PERFECT = 1e-9  # a set this balanced counts as this imbalanced: the rule divides by it
+LEAST = 1e-3  # of QCID^β_m, by which the rule divides
+"""Sets that are balanced enough for this count as equally good. Without it a perfectly balanced client has a weight
+that drowns the exploration term, and of two nearly balanced sets the better one is taken nearly always."""
 
 
 def imbalance(counts: Floats) -> Floats:
@@ -30,8 +32,8 @@ class FedCBS(LabelSelector):
     """One client after the other, the more likely the more balanced it makes the pooled labels.
 
     The first is drawn with probability ∝ 1/QCID + λ·√(3 ln t / (2 T_c)), T_c being how often c was chosen in t rounds;
-    the m-th with probability ∝ 1/QCID(those chosen and c)^m. (The paper's formulas for m ≥ 2 have a numerator that is
-    the same for every candidate.)
+    the m-th with probability ∝ 1/QCID(those chosen and c)^m, each power at least 0.001. (The paper's formulas for m ≥ 2
+    have a numerator that is the same for every candidate.)
     """
 
     def __init__(self, seed: int, num_classes: int) -> None:
@@ -45,12 +47,10 @@ class FedCBS(LabelSelector):
         pooled = np.zeros(counts.shape[1])
         chosen: list[int] = []
         for m in range(1, k + 1):
-            logs = -m * np.log(np.maximum(imbalance(counts + pooled), PERFECT))
-            weights = np.exp(logs - logs[left].max())  # a common factor changes no probability, and keeps them finite
+            weights = 1 / np.maximum(imbalance(counts + pooled) ** m, LEAST)
             if m == 1:
                 times = np.array([max(1, self._times_chosen[i]) for i in ids.tolist()])
-                bonus = EXPLORATION * np.sqrt(1.5 * np.log(self._num_rounds) / times)
-                weights += bonus * np.exp(-logs.max())
+                weights += EXPLORATION * np.sqrt(1.5 * np.log(self._num_rounds) / times)
             weights = np.where(left, weights, 0.0)
             chosen.append(int(rng.choice(len(counts), p=weights / weights.sum())))
             left[chosen[-1]] = False

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from feddiverse.errors import UserError
 from feddiverse.estimation.base import Estimator
 from feddiverse.messages import Ask, Plain
 from feddiverse.selection.base import Selector
 from feddiverse.selection.draws import Floats, Ids, lowest, sorted_ids
 from feddiverse.selection.feddiverse_pool import Pool, arrange
-from feddiverse.selection.feddiverse_rule import choose_as_written
+from feddiverse.selection.feddiverse_rule import choose_as_released, choose_as_written
 
 FEW = 4096  # up to this many clients scanning them all is faster than laying out a pool
 
@@ -25,11 +26,16 @@ class FedDiverse(Selector):
 
     `coverage` (ours, not the paper's; 0: off) keeps the rule from asking the same few clients again and again: a
     client rests while it has been chosen `coverage` times as often as uniform selection would have chosen it.
+
+    `rule`: the `paper`'s text, or what its `released` code does (`choose_as_released` says where they differ).
     """
 
-    def __init__(self, estimator: Estimator, coverage: float = 0.0) -> None:
+    def __init__(self, estimator: Estimator, coverage: float = 0.0, rule: str = "paper") -> None:
+        if rule not in ("paper", "released"):
+            raise UserError(f"selector.rule must be 'paper' or 'released', not {rule!r}.")
         self.estimator = estimator
         self.coverage = coverage
+        self.rule = rule
         self._triplets: dict[int, list[float]] = {}
         self._times_chosen: Counter[int] = Counter()
         self._pool: tuple[Ids, Ids, Pool] | None = None  # ids ascending, ids as arranged, and the pool of these
@@ -56,9 +62,10 @@ class FedDiverse(Selector):
 
     def _diverse(self, ids: Ids, without: Ids, k: int, rng: np.random.Generator) -> list[int]:
         """The rule's choice among `ids` but those in `without`."""
-        if len(ids) <= FEW:
+        if len(ids) <= FEW or self.rule == "released":
             ids = np.setdiff1d(ids, without)
-            positions = choose_as_written(self._matrix(ids), k, rng)
+            rule = choose_as_released if self.rule == "released" else choose_as_written
+            positions = rule(self._matrix(ids), k, rng)
             arranged = ids
         else:
             if self._pool is None or not np.array_equal(self._pool[0], ids):

@@ -48,8 +48,46 @@ def choose_as_written(triplets: Floats, k: int, rng: np.random.Generator) -> lis
     return chosen
 
 
-def _best(normalised: Floats, direction: Floats, left: NDArray[np.bool_]) -> NDArray[np.intp]:
-    return np.flatnonzero(left) if vanishes(direction) else farthest(normalised, direction, left)
+RELEASED_TIE = 1e-6
+
+
+def choose_as_released(triplets: Floats, k: int, rng: np.random.Generator) -> list[int]:
+    """The rule of the paper's released code (SpuriousFL, `select_noreplacement`), which is not that of its text:
+
+    - before each group of three every dimension is divided by its sum over clients, then every client's triplet by its
+      length (not by its sum); what that made of the triplets is what the next group starts from;
+    - the order of dimensions is shuffled in each call, and turned by one place after each group.
+
+    Undefined cases as in `choose_as_written`; a number that is no multiple of three ends within a group.
+    """
+    current = triplets[:, rng.permutation(3)]
+    left = np.ones(len(triplets), bool)
+    chosen: list[int] = []
+    for pick in range(min(k, len(triplets))):
+        step = pick % 3
+        if step == 0:
+            sums = current.sum(axis=0)
+            current = np.divide(current, sums, out=np.zeros_like(current), where=sums > 0)
+            weights = current[:, 0] * left
+            candidate = draw(tickets(weights / weights.max()) if weights.any() else left.astype(np.int64), rng)
+            lengths = np.linalg.norm(current, axis=1, keepdims=True)
+            current = np.divide(current, lengths, out=np.zeros_like(current), where=lengths > 0)
+            first = current[candidate].copy()
+        elif step == 1:
+            candidate = one_of(_best(current, -first, left, RELEASED_TIE), rng)
+            second = current[candidate].copy()
+        else:
+            candidate = one_of(_best(current, np.cross(first, second), left, RELEASED_TIE), rng)
+        chosen.append(candidate)
+        left[candidate] = False
+        current[candidate] = 0.0
+        if step == 2:
+            current = current[:, [2, 0, 1]]
+    return chosen
+
+
+def _best(normalised: Floats, direction: Floats, left: NDArray[np.bool_], tie: float = TIE) -> NDArray[np.intp]:
+    return np.flatnonzero(left) if vanishes(direction) else farthest(normalised, direction, left, tie)
 
 
 def vanishes(direction: Floats) -> bool:
@@ -63,10 +101,10 @@ def along(points: Floats, direction: Floats) -> Floats:
     return values
 
 
-def farthest(points: Floats, direction: Floats, left: NDArray[np.bool_]) -> NDArray[np.intp]:
+def farthest(points: Floats, direction: Floats, left: NDArray[np.bool_], tie: float = TIE) -> NDArray[np.intp]:
     """Positions of all points `left` at which ⟨point, direction⟩ is largest, ascending: the plain scan."""
     values = np.where(left, along(points, direction), -np.inf)
-    return np.flatnonzero(values >= values.max() - TIE)
+    return np.flatnonzero(values >= values.max() - tie)
 
 
 def tickets(weights: NDArray[np.float64]) -> NDArray[np.int64]:

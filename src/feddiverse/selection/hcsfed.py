@@ -1,13 +1,15 @@
 """HCSFed: hybrid client selection by clusters (paper, Sec. V-C, baseline 6).
 
 Song, Shen, Gao, Yang, Zhou, Pan, Lou, Zhou: "Fast heterogeneous federated learning with hybrid client selection",
-UAI 2023 (arXiv 2208.05135). What our paper leaves out follows public code of the scheme's descendants (icesabe/FL),
-the full text not being at hand:
+UAI 2023 (arXiv 2208.05135), as the released code of our paper has it (Erosinho13/SpuriousFL, `weighting_strategy.py`),
+the full text of Song et al. not being at hand:
 
 1. Every client trains once and sends its update compressed to a fraction of |θ| (`Sketch`, in the first choice).
 2. k-means gathers the sketches in clusters.
-3. A cluster of N_h clients whose sketches deviate by S_h gets m_h ∝ N_h·S_h of the k places (Neyman's allocation, the
-   one of least variance), at least one where there are enough.
+3. A cluster of N_h clients gets m_h ∝ N_h·S_h of the k places, S_h = Σ_{i,j} ‖x_i − x_j‖²/(N_h − 1) over its sketches
+   x. (Neyman's allocation, the one of least variance, would have a deviation in the place of S_h, which is a variance
+   times 2·N_h.) No cluster has a place for sure: a single client has S_h = 0, and a place only when all others are
+   full.
 4. Within its cluster a client is drawn without replacement with probability proportional to its sketch's norm.
 """
 
@@ -27,17 +29,15 @@ from feddiverse.server.replies import answers
 Floats = NDArray[np.float64]
 
 
-def allocate(sizes: Floats, deviations: Floats, k: int) -> list[int]:
-    """Places m_h of each cluster: m_h ∝ N_h·S_h in whole numbers, 1 ≤ m_h ≤ N_h, summing to `k` ≤ ΣN_h.
+def allocate(sizes: Floats, spreads: Floats, k: int) -> list[int]:
+    """Places m_h of each cluster: m_h ∝ N_h·S_h in whole numbers, m_h ≤ N_h, summing to `k` ≤ ΣN_h.
 
-    Starting from one place each, places are given one at a time to the cluster farthest below its share. With fewer
-    places than clusters the largest shares are served; without any deviation shares are the clusters' sizes.
+    Places are given one at a time to the cluster farthest below its share; without any spread shares are the clusters'
+    sizes.
     """
-    shares = sizes * deviations if (sizes * deviations).any() else sizes
+    shares = sizes * spreads if (sizes * spreads).any() else sizes
     shares = shares * k / shares.sum()
     places = np.zeros(len(sizes), np.int64)
-    if k >= len(sizes):
-        places += 1
     while places.sum() < k:
         places[np.where(places < sizes, shares - places, -np.inf).argmax()] += 1
     result: list[int] = places.tolist()
@@ -45,7 +45,7 @@ def allocate(sizes: Floats, deviations: Floats, k: int) -> list[int]:
 
 
 class HCSFed(Selector):
-    """Every cluster of similar clients is heard, the varied ones more, and in each the clients that move θ most.
+    """Clusters of similar clients, the varied and large ones more than the others, and in each who moves θ most.
 
     Clients that come later send their sketch then and join the nearest cluster.
     """
@@ -61,9 +61,15 @@ class HCSFed(Selector):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         prox_mu: float = 0.0,
+        flip: bool = False,
+        crop_padding: int = 0,
+        padding: str = "constant",
     ) -> None:
         self.num_clusters = hcsfed_clusters
-        self.question = Sketch(seed, 0, epochs, batch_size, lr, momentum, weight_decay, prox_mu, rate=hcsfed_rate)
+        self.question = Sketch(
+            seed, 0, epochs, batch_size, lr, momentum, weight_decay, prox_mu, flip, crop_padding, padding,
+            rate=hcsfed_rate,
+        )  # fmt: skip
         self._sketches: dict[int, list[float]] = {}
         self._centres: Floats = np.zeros((0, 0))
 
@@ -100,8 +106,8 @@ class HCSFed(Selector):
         sketches = np.array([self._sketches[i] for i in ids.tolist()], np.float64)
         nearest = np.linalg.norm(sketches[:, None] - self._centres[None], axis=2).argmin(axis=1)
         members = [np.flatnonzero(nearest == h) for h in np.unique(nearest)]
-        deviations = np.array([np.sqrt(sketches[m].var(axis=0).sum()) for m in members])
-        places = allocate(np.array([len(m) for m in members], np.float64), deviations, k)
+        spreads = np.array([spread(sketches[m]) for m in members])
+        places = allocate(np.array([len(m) for m in members], np.float64), spreads, k)
         norms = np.linalg.norm(sketches, axis=1)
         return [i for m, n in zip(members, places, strict=True) for i in by_weight(ids[m], norms[m], n, rng)]
 
@@ -114,6 +120,12 @@ class HCSFed(Selector):
     def restore(self, state: Plain) -> None:
         self._sketches = {int(i): list(s) for i, *s in state["sketches"]}
         self._centres = np.array(state["centres"], np.float64)
+
+
+def spread(sketches: Floats) -> float:
+    """S_h of a cluster's sketches [N, d]: Σ_{i,j} ‖x_i − x_j‖²/(N − 1), where the sum is 2N² times their variance."""
+    n = len(sketches)
+    return 2 * n * n * float(sketches.var(axis=0).sum()) / (n - 1) if n > 1 else 0.0
 
 
 def _check_sketch(reply: Reply) -> str | None:

@@ -24,6 +24,10 @@ class LabelSelector(Selector):
         self.num_classes = num_classes
         self._counts: dict[int, list[float]] = {}
 
+    def question(self, round: int) -> LabelCounts:
+        """What clients are asked."""
+        return LabelCounts(self.seed, round)
+
     def pick(self, ids: NDArray[np.int64], counts: Floats, k: int, rng: np.random.Generator) -> list[int]:
         """`k` positions of `counts` [K, classes], k ≤ K."""
         raise NotImplementedError
@@ -31,8 +35,7 @@ class LabelSelector(Selector):
     def choose(self, round: int, k: int, clients: Mapping[int, int], ask: Ask, rng: np.random.Generator) -> list[int]:
         new = {i: size for i, size in clients.items() if i not in self._counts}
         if new:
-            question = LabelCounts(self.seed, round)
-            for reply in answers(question, new, ask, length=self.num_classes, check=check_counts):
+            for reply in answers(self.question(round), new, ask, length=self.num_classes, check=check_counts):
                 assert reply.vector is not None
                 self._counts[reply.client] = reply.vector.astype(np.float64).tolist()
         ids = sorted_ids(clients)

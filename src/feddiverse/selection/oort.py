@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 FIRST_EXPLORATION, DECAY, LEAST_EXPLORATION = 0.9, 0.98, 0.2  # the share of a round given to clients never tried
 CLIP = 0.95  # utilities above this quantile count as that quantile
-CUT_OFF = 0.95  # clients within this part of the last place's score have a chance
+CUT_OFF = 0.95  # clients within this part of the score after the last place have a chance
 WINDOW = 5  # unexplored clients considered for each place, the largest first
 
 
@@ -51,7 +51,7 @@ class Oort(Selector):
         new = ids[~tried & ~rests]
         self._exploration = max(self._exploration * DECAY, LEAST_EXPLORATION)
         exploration = self._exploration if len(new) else 0.0
-        chosen = self._exploit(ids[tried & ~rests], int(k * (1 - exploration)), rng)
+        chosen = self._exploit(ids[tried & ~rests], new, clients, int(k * (1 - exploration)), rng)
         chosen += self._explore(new, clients, k - len(chosen), rng)
         rest = np.setdiff1d(ids, chosen)
         chosen += by_weight(rest, (~np.isin(rest, ids[rests])).astype(np.float64), k - len(chosen), rng)
@@ -76,20 +76,33 @@ class Oort(Selector):
                 times, _ = self._failed.get(i, (0, 0))
                 self._failed[i] = (times + 1, self._num_rounds)
 
-    def _exploit(self, ids: NDArray[np.int64], k: int, rng: np.random.Generator) -> list[int]:
+    def _exploit(
+        self,
+        ids: NDArray[np.int64],
+        new: NDArray[np.int64],
+        clients: Mapping[int, int],
+        k: int,
+        rng: np.random.Generator,
+    ) -> list[int]:
+        """`k` of `ids`, who were tried: drawn among those near the first score that is not among the k best."""
         k = min(k, len(ids))
         if not k:
             return []
-        scores = self._scores(ids)
-        admitted = scores >= CUT_OFF * np.sort(scores)[-k]
+        scores = self._scores(ids, np.array([clients[i] for i in new.tolist()], np.float64))
+        admitted = scores >= CUT_OFF * np.sort(scores)[::-1][min(k, len(ids) - 1)]
         return by_weight(ids[admitted], scores[admitted], k, rng)
 
-    def _scores(self, ids: NDArray[np.int64]) -> Floats:
-        """Clipped utilities scaled to 0…1, plus √(0.1·ln t / last round asked) for what may have changed since."""
+    def _scores(self, ids: NDArray[np.int64], sizes_of_new: Floats) -> Floats:
+        """Clipped utilities scaled to 0…1, plus √(0.1·ln t / last round asked) for what may have changed since.
+
+        Quantile and scale are those of all rewards: utilities of clients that were tried, sizes of those that were not,
+        which is what the authors' code registers new clients with.
+        """
         utilities, last = np.array([self._utility[i] for i in ids.tolist()], np.float64).T
-        lowest = utilities.min() * 0.999
-        width = max(utilities.max() - lowest, 1e-4)
-        clipped = np.minimum(utilities, np.sort(utilities)[min(int(CLIP * len(ids)), len(ids) - 1)])
+        rewards = np.concatenate([utilities, sizes_of_new])
+        lowest = rewards.min() * 0.999
+        width = max(rewards.max() - lowest, 1e-4)
+        clipped = np.minimum(utilities, np.sort(rewards)[min(int(CLIP * len(rewards)), len(rewards) - 1)])
         scores: Floats = (clipped - lowest) / width + np.sqrt(0.1 * np.log(self._num_rounds) / last)
         return scores
 

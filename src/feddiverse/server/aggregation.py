@@ -5,7 +5,7 @@ Every aggregator moves θ along an average update d of its clients: how d is ave
 does with it (`move`) is all they differ in.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,6 +133,40 @@ def effective_steps(steps: int, momentum: float) -> float:
     """‖a‖₁ = Σ_{j=1…τ} (1 − ρ^j) / (1 − ρ): what a client's steps add up to under local momentum ρ."""
     tail = momentum * (1 - momentum**steps) / (1 - momentum)
     return (steps - tail) / (1 - momentum)
+
+
+class FedDyn(Aggregator):
+    """FedDyn's server (Acar et al., 2021, Alg. 1): θ ← θ̄ + s with s ← s + (1/K)·Σ_k (θ_k − θ), K all clients of the
+    federation, asked or not. (Theirs is h = −α·s; α cancels.) Meant for the objective `feddyn`.
+
+    θ̄ is the equal mean, as theirs.
+    """
+
+    def __init__(self, num_clients: int) -> None:
+        super().__init__("equal")
+        self._num_clients = num_clients
+        self._num_replies = 0
+        self._s: Update | None = None
+
+    def average(self, theta: Vector, replies: Iterable[Reply]) -> Update | None:
+        self._num_replies = 0
+        return super().average(theta, self._counted(replies))
+
+    def _counted(self, replies: Iterable[Reply]) -> Iterator[Reply]:
+        for reply in replies:
+            self._num_replies += 1
+            yield reply
+
+    def move(self, update: Update) -> Update:
+        share = (self._num_replies / self._num_clients) * update
+        self._s = share if self._s is None else self._s + share
+        return update + self._s
+
+    def state(self) -> Plain:
+        return {} if self._s is None else {"s": self._s}
+
+    def restore(self, state: Plain) -> None:
+        self._s = state.get("s")
 
 
 class FedOpt(Aggregator):

@@ -13,6 +13,8 @@ Traffic = dict[str, dict[str, float]]
 
 WITHOUT_THETA = (LabelCounts, TrueMatrix)
 """Questions about the data alone: a client answers them without having been sent the model."""
+MEMORY = "memory"
+"""Counted apart, on messages counted already: what is sent because clients here remember nothing."""
 MAX_NAMED = 10  # clients named in one warning
 
 
@@ -32,12 +34,14 @@ class Meter:
 
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
         """The engine's `ask`, counted."""
-        row = self._traffic.setdefault(
-            kind(task), {"messages": 0, "bytes_down": 0, "bytes_up": 0, "client_seconds": 0.0}
-        )
+        row = self._row(kind(task))
         down = task.num_bytes + (0 if isinstance(task, WITHOUT_THETA) else theta.nbytes)
         row["messages"] += len(clients)
         row["bytes_down"] += down * len(clients)
+        if memories := [size for client in clients if (size := task.memory_bytes(client))]:
+            memory = self._row(MEMORY)
+            memory["messages"] += len(memories)
+            memory["bytes_down"] += sum(memories)
         replies = iter(self._engine.ask(task, theta, clients))
         while True:
             start = time.perf_counter()
@@ -48,6 +52,9 @@ class Meter:
             row["bytes_up"] += reply.num_bytes
             row["client_seconds"] += reply.seconds
             yield reply
+
+    def _row(self, name: str) -> dict[str, float]:
+        return self._traffic.setdefault(name, {"messages": 0, "bytes_down": 0, "bytes_up": 0, "client_seconds": 0.0})
 
     def with_theta(self, theta: Vector) -> "Asking":
         """`ask` as selectors and estimators know it: about the current θ."""

@@ -19,6 +19,7 @@ from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
 from feddiverse.server.groups import Accuracies, accuracies
 from feddiverse.server.meter import Meter, Traffic
+from feddiverse.server.objectives import Objective
 from feddiverse.server.replies import TrainedReplies
 
 MAX_LOST_IN_A_ROW = 3
@@ -71,10 +72,12 @@ def rounds(
     theta: Vector,
     done: int = 0,
     lost_in_a_row: int = 0,
+    objective: Objective | None = None,
     balancer: Balancer | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
     meter = Meter(engine)
+    objective = objective or Objective()
     for number in range(done + 1, plan.rounds + 1):
         start = time.perf_counter()
         clients = engine.clients
@@ -100,7 +103,10 @@ def rounds(
         # Largest first, so that no worker is left with a long client at the end.
         asked = sorted(selected, key=lambda k: (-clients[k], k))
         trained = TrainedReplies(number, theta.size, selector.wants_updates)
-        previous, theta = theta, step(theta, trained(meter.ask(task, theta, asked)))
+        if phase == "selected":
+            task = objective.prepare(task, asked)
+        replies = trained(meter.ask(task, theta, asked))
+        previous, theta = theta, step(theta, objective.watch(theta, replies) if phase == "selected" else replies)
         lost_in_a_row = 0 if trained.usable else lost_in_a_row + 1
         if lost_in_a_row:
             trained.warnings.append(f"Round {number}: no client sent usable weights; the model stays as it was.")

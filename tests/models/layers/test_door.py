@@ -176,7 +176,7 @@ def test_parameters_replaced_before_backward_are_those_of_forward(layer, make):
         (native.convolution, convolution(bias=True)),
         (native.group_norm, nn.GroupNorm(4, CHANNELS, affine=False)),
     ],
-    ids=str,
+    ids=lambda value: value.__name__ if callable(value) and not isinstance(value, nn.Module) else str(value),
 )
 def test_other_layers_are_refused(layer, module):
     with pytest.raises(ValueError, match="In C "):
