@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "client": {"data", "models"},
     "estimation": {"server"},
     "selection": {"estimation", "server"},
-    "server": {"selection"},
+    "server": {"selection", "estimation"},
     "engine": {"client", "models", "data"},
     "experiment": {"engine", *SERVER, "models", "data"},
     "report": {"experiment"},

@@ -34,6 +34,7 @@ def run(
     set_: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Any config key, or a parameter of a part (selector.NAME=…)."
     ),
+    recipe: str | None = typer.Option(None, help="balanced: --draw balanced, --rebalance, and shifted pictures."),
     draw: str | None = typer.Option(None, help="How clients draw samples: plain, or balanced over hidden groups."),
     rebalance: bool = typer.Option(False, "--rebalance", help="Solve the last layer anew, hidden groups equal."),
     out: Path | None = typer.Option(None, help="Run directory (default: runs/<name of the run>)."),
@@ -55,7 +56,7 @@ def run(
         "rounds": rounds, "seed": seed, "model": model, "checkpoint": checkpoint, "num_selected": clients_per_round,
         "lr": lr, "epochs": epochs, "batch_size": batch_size, "image_size": image_size, "data_dir": data_dir,
     }  # fmt: skip
-    given |= {"draw": draw, "rebalance": rebalance or None}
+    given |= {"recipe": recipe, "draw": draw, "rebalance": rebalance or None}
     given = {key: value for key, value in given.items() if value is not None}
     settings, directory = _settings(given, config, set_, out, resume)
 
