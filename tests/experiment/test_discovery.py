@@ -160,9 +160,12 @@ def test_rows_of_numbers_and_names_from_outside(tmp_path: Path) -> None:
     assert HOSTILE not in page
     assert "&lt;script&gt;" in page
     assert all(name in page for name in ("+north", ">b<", ">e<"))
-    first_column = re.search(r'<tbody>\s*<tr><th scope="row">([^<]*)</th>', page)
-    assert first_column is not None
-    assert first_column.group(1) == "column 3"
+    first_row = re.search(r"<tbody>\s*<tr>(.*?)</tr>", page, re.DOTALL)
+    assert first_row is not None
+    column, low, high, apart = re.findall(r">([^<>]+)</t[hd]>", first_row.group(1))
+    assert column == "column 3"
+    assert sorted((float(low), float(high))) == pytest.approx([0, 6], abs=0.2)
+    assert float(apart) == pytest.approx(6, abs=0.3)
     rows = table(tmp_path / "attributes.csv")
     assert len(rows) == 900
     assert {row["client"] for row in rows} == {"'+north", HOSTILE, "b", "c", "d", "e"}

@@ -151,16 +151,15 @@ def _telling_columns(discovery: Discovery) -> tuple[NDArray[np.int64], list[Colu
     """The columns whose means differ most between the attribute's values within classes, relative to their spread."""
     federation, shape = discovery.federation, discovery.counts.shape[1:]
     size = int(np.prod(federation.source.shape))
-    sums, squares, total = np.zeros((*shape, size)), np.zeros(size), np.zeros(size)
+    sums, squares = np.zeros((*shape, size)), np.zeros(size)
     for k in np.unique(discovery.client).tolist():
         own = discovery.client == k
         x = federation.client(k).x.reshape(int(own.sum()), -1).astype(np.float64)
         np.add.at(sums, (discovery.y[own], discovery.attributes[own]), x)
         squares += np.square(x).sum(axis=0)
-        total += x.sum(axis=0)
     counts = discovery.counts.sum(axis=0)
-    n = counts.sum()
-    spread = np.sqrt(np.maximum(squares / n - np.square(total / n), 1e-12))
+    around = squares - (np.square(sums) / np.maximum(counts, 1)[..., None]).sum(axis=(0, 1))
+    spread = np.sqrt(np.maximum(around / counts.sum(), 1e-12))  # within groups
     # Classes that show every value count: else a difference between classes would pass for one of the attribute.
     whole = (counts > 0).all(axis=1)
     used = whole if whole.any() else np.ones_like(whole)
