@@ -101,6 +101,7 @@ def test_public_names_are_pinned_and_real() -> None:
     assert sorted(feddiverse.__all__) == [
         "Aggregator",
         "Config",
+        "Discovery",
         "Estimator",
         "Federation",
         "LocalEngine",
@@ -115,6 +116,7 @@ def test_public_names_are_pinned_and_real() -> None:
         "attribute_imbalance",
         "class_imbalance",
         "counts_of",
+        "discover",
         "federation",
         "load_model",
         "load_run",

@@ -9,6 +9,7 @@ from typing import Any
 _HOME_OF = {
     "Aggregator": "feddiverse.server.aggregation",
     "Config": "feddiverse.experiment.config",
+    "Discovery": "feddiverse.experiment.discovery",
     "Estimator": "feddiverse.estimation.base",
     "Federation": "feddiverse.data.federation",
     "LocalEngine": "feddiverse.engine.local",
@@ -22,6 +23,7 @@ _HOME_OF = {
     "attribute_imbalance": "feddiverse.heterogeneity",
     "class_imbalance": "feddiverse.heterogeneity",
     "counts_of": "feddiverse.data.names",
+    "discover": "feddiverse.experiment.discovery",
     "federation": "feddiverse.data",
     "load_model": "feddiverse.experiment.result",
     "load_run": "feddiverse.experiment.result",

@@ -1,4 +1,4 @@
-"""Files that are either as they were or as they should be, never in between."""
+"""Files that are either as they were or as they should be, never in between; and cells that are what they seem."""
 
 import contextlib
 import os
@@ -39,3 +39,8 @@ def write(path: Path, data: bytes) -> None:
             os.fsync(folder)  # the new name itself must survive a power cut
         finally:
             os.close(folder)
+
+
+def safe_cell(text: str) -> str:
+    """A text that a spreadsheet would take for a formula is quoted, since names come from data."""
+    return "'" + text if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text

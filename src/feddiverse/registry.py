@@ -106,6 +106,7 @@ ENGINE = Kind(
     "engine",
     {"local": "feddiverse.engine.local:open_engine", "flower": "feddiverse.flower.simulation:open_engine"},
 )
+PAGE = Kind("page", {"discovery": "feddiverse.report.discovery:write"})
 SPLIT = Kind(
     "split",
     {

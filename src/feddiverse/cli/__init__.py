@@ -7,7 +7,7 @@ import sys
 import typer
 import typer.core
 
-from feddiverse.cli import estimate, federations, fetch, measure, model, overhead, report, run, study
+from feddiverse.cli import discover, estimate, federations, fetch, measure, model, overhead, report, run, study
 from feddiverse.errors import RunError, UserError
 
 # Plain help: drawing boxes takes twice as long as all the rest of `--help`.
@@ -23,6 +23,7 @@ app = typer.Typer(
 for command in (
     federations.federations,
     measure.measure,
+    discover.discover,
     fetch.fetch,
     run.run,
     model.predict,

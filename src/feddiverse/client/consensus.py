@@ -42,7 +42,7 @@ def feature_histogram(
     task: FeatureHistogram, theta: Vector, client_id: int, samples: Samples, model: FlatModel
 ) -> Reply:
     """How many samples of each class fall into each cell of the grid."""
-    coordinates = projected(task, features(theta, samples, model)) @ task.directions - task.origin
+    coordinates = along(task, theta, samples, model)
     cells = np.clip((coordinates / task.reach + 1) * task.bins / 2, 0, task.bins - 1).astype(np.int64)
     counts = np.zeros((model.spec.num_classes, *[task.bins] * coordinates.shape[1]), np.float32)
     np.add.at(counts, (samples.y, *cells.T), 1)
@@ -53,10 +53,10 @@ def attribute_triplet(
     task: AttributeTriplet, theta: Vector, client_id: int, samples: Samples, model: FlatModel
 ) -> Reply:
     """Three numbers: the triplet of the client's samples, each counted under its most likely attribute."""
-    coordinates = projected(task, features(theta, samples, model)) @ task.directions - task.origin
+    coordinates = along(task, theta, samples, model)
     likelihoods = log_likelihoods(coordinates, task.centres[samples.y])
     posterior = posteriors(likelihoods, samples.y, task.shares.astype(np.float64))
-    remember(samples, posterior)
+    remember(samples, posterior, coordinates)
     a = posterior.argmax(axis=1)
     matrix, sure = np.zeros(task.shares.shape), np.zeros(task.shares.shape)
     np.add.at(matrix, (samples.y, a), 1)
@@ -64,6 +64,11 @@ def attribute_triplet(
     metrics = dict(zip(("ci", "ai", "sc"), triplet(matrix).tolist(), strict=True))
     vector = sure.ravel().astype(np.float32) if task.matrix else None
     return Reply(client_id, vector=vector, metrics=metrics | compared_with_truth(a, samples))
+
+
+def along(task: FeatureHistogram | AttributeTriplet, theta: Vector, samples: Samples, model: FlatModel) -> Floats:
+    """[n, q]: where each sample lies along the directions."""
+    return np.asarray(projected(task, features(theta, samples, model)) @ task.directions - task.origin)
 
 
 def projected(task: FeatureMoments, x: NDArray[np.float32]) -> Floats:

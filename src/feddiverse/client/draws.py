@@ -9,14 +9,16 @@ from numpy.typing import NDArray
 from feddiverse.data.federation import Ids, Samples
 from feddiverse.messages import Train
 
-ATTRIBUTE, CONFIDENCE = "attribute", "confidence"
-"""What a client remembers of its samples once it has read them: the likeliest attribute, and its posterior."""
+ATTRIBUTE, CONFIDENCE, COORDINATES = "attribute", "confidence", "coordinates"
+"""What a client remembers of its samples once it has read them: the likeliest attribute, its posterior, and where along
+the directions they lie."""
 
 
-def remember(samples: Samples, posterior: NDArray[np.float64]) -> None:
-    """Keep what was read, from the posterior [n, A]."""
+def remember(samples: Samples, posterior: NDArray[np.float64], coordinates: NDArray[np.float64]) -> None:
+    """Keep what was read: from the posterior [n, A], and the coordinates [n, q] it was read off."""
     samples.memory[ATTRIBUTE] = posterior.argmax(axis=1)
     samples.memory[CONFIDENCE] = posterior.max(axis=1)
+    samples.memory[COORDINATES] = coordinates.astype(np.float32)
 
 
 class Unread(Exception):

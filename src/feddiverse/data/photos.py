@@ -49,6 +49,7 @@ class PhotoSource:
         self.shape: tuple[int, ...] = (3, size, size)
         self._pixels, content = pictures.decoded(listing.root, listing.files, size, resize)
         self._train_rows, self._test_rows = np.flatnonzero(~listing.is_test), np.flatnonzero(listing.is_test)
+        self.train_files = [listing.files[row] for row in self._train_rows.tolist()]
         self.train_y, self.test_y = listing.y[self._train_rows], listing.y[self._test_rows]
         self.train_a: Ids | None = listing.a[self._train_rows]
         self.test_a = listing.a[self._test_rows]

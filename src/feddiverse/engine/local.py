@@ -116,6 +116,10 @@ class LocalEngine:
             raise RunError(f"θ has the shape {theta.shape}, but the model has {self._num_weights:,} weights.")
         return self._pool.run(task, theta, jobs)
 
+    def memory(self, client: int) -> Memory:
+        """What a client here remembers of its samples. For whoever has the data before them: no server can ask this."""
+        return self._pool.memory(client)
+
     def close(self) -> None:
         """Stop the workers at once, whatever they do. Safe to call twice."""
         self._pool.close()
@@ -149,6 +153,10 @@ class InProcess:
                 raise RuntimeError("the engine is closed")
             own = task.of(job) if isinstance(job, int) else task
             yield self._worker.answer(own, theta, job, self._memories[job])
+
+    def memory(self, job: Job) -> Memory:
+        """What the client keeps between questions."""
+        return self._memories[job]
 
     def close(self) -> None:
         if self._worker is not None:

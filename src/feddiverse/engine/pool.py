@@ -55,6 +55,10 @@ class Pool:
         """Of the worker processes alive now."""
         return [pid for worker in self._workers if (pid := worker.process.pid) is not None]
 
+    def memory(self, job: Job) -> Memory:
+        """What the client keeps between questions."""
+        return self._memories[job]
+
     def run(self, task: Task, theta: Vector, jobs: Sequence[Job]) -> Iterator[Reply]:
         """One reply per job in the order of `jobs`, while they stream in.
 

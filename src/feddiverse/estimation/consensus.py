@@ -54,6 +54,8 @@ class Consensus(Estimator):
         self.dimensions = consensus_dimensions
         self.confidence = confidence  # posterior from which a sample is counted in a matrix
         self.reading: Reading | None = None
+        self.strength: float | None = None  # of what was seen, relative to chance; None: not compared (yet)
+        self.separation: float | None = None  # of its values, in standard deviations; None: nothing was seen
 
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         reading = self._learn(round, clients, ask) if self.reading is None else self.reading
@@ -104,6 +106,7 @@ class Consensus(Estimator):
         if self.num_attributes < 2:
             return self._one_attribute(scatter)
         directions = find_directions(scatter, self.num_attributes - 1, self.seed)
+        self.strength = directions.strength
         if directions.strength <= WEAK:
             self._warn(
                 "The consensus estimator sees no attribute: clients differ no more than chance explains, as when all"
@@ -126,6 +129,7 @@ class Consensus(Estimator):
         )
         if mixture is None:
             return None
+        self.separation = mixture.separation
         if mixture.separation < NEAR:
             self._warn(
                 f"The attribute's values are only {mixture.separation:.1f} standard deviations apart in the model's"

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from feddiverse import files
 from feddiverse.experiment.finished import Run
 from feddiverse.heterogeneity import measure
-from feddiverse.report import federation, figures, reproduce, svg, tables
+from feddiverse.report import federation, figures, reproduce, svg, tables, templates
 from feddiverse.report.answer import Answer, answers
 from feddiverse.report.results import Results
 from feddiverse.report.table import Table
@@ -84,15 +83,7 @@ def save_figures(results: Results, folder: Path, suffix: str) -> list[Path]:
 
 def render(results: Results) -> str:
     """The page as text: the same results give the same bytes."""
-    environment = Environment(
-        loader=PackageLoader("feddiverse.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["include_raw"] = lambda name: Markup(_asset(name))
-    return environment.get_template("page.html").render(
+    return templates.get("page.html").render(
         results=results,
         version=version("feddiverse"),
         sections=sections(results),
@@ -101,10 +92,6 @@ def render(results: Results) -> str:
         commands=reproduce.commands_table(results),
         environment=reproduce.environment_table(results),
     )
-
-
-def _asset(name: str) -> str:
-    return (Path(__file__).parent / name).read_text("utf-8")
 
 
 def sections(results: Results) -> list[Section]:

@@ -99,9 +99,9 @@ def to_csv(table: Table) -> str:
     columns: list[tuple[str, list[str | float | None]]] = []
     for i, name in enumerate(table.columns):
         cells = [row[i] for row in table.rows]
-        columns.append((_csv_text(name), [_csv_value(cell) for cell in cells]))
+        columns.append((files.safe_cell(name), [_csv_value(cell) for cell in cells]))
         for key in dict.fromkeys(key for cell in cells for key in cell.numbers):
-            columns.append((_csv_text(f"{name} {key}"), [cell.numbers.get(key) for cell in cells]))
+            columns.append((files.safe_cell(f"{name} {key}"), [cell.numbers.get(key) for cell in cells]))
     values = zip(*(column for _, column in columns), strict=True)
     frame = pandas.DataFrame(values, columns=[head for head, _ in columns], dtype=object)
     return str(frame.to_csv(index=False, lineterminator="\n"))
@@ -110,12 +110,7 @@ def to_csv(table: Table) -> str:
 def _csv_value(cell: Cell) -> str | float:
     if cell.value is not None or cell.text == "–":
         return "" if cell.value is None else cell.value
-    return _csv_text(cell.text)
-
-
-def _csv_text(text: str) -> str:
-    """A text that a spreadsheet would take for a formula is quoted, since names come from data."""
-    return "'" + text if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
+    return files.safe_cell(cell.text)
 
 
 def to_latex(table: Table) -> str:
