@@ -7,7 +7,7 @@ C would misread raises a ValueError.
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import c_void_p
 from typing import cast
 
@@ -24,7 +24,7 @@ FLOATS_TOGETHER = 65_536  # of the widest map: a quarter of a megabyte, half of 
 
 def usable_for(x: Tensor) -> bool:
     """Whether these layers can take x: single precision, on the CPU, and a library to call."""
-    return library.C is not None and x.dtype == torch.float32 and x.is_cpu
+    return library.C is not None and x.dtype is torch.float32 and x.is_cpu
 
 
 def group_norm(
@@ -32,7 +32,8 @@ def group_norm(
 ) -> Tensor:
     """GroupNorm, cut off below `low` and above `high`: (0, ∞) is ReLU, (0, 6) ReLU6. Uses x's memory if it may."""
     channels, groups, gain, offset = norm.num_channels, norm.num_groups, norm.weight, norm.bias
-    _check(norm.affine, lambda: f"In C GroupNorm has a weight and a bias, not {norm}.")
+    if not norm.affine:
+        raise ValueError(f"In C GroupNorm has a weight and a bias, not {norm}.")
     x = _map(x, channels)
     n, height, width, _ = x.shape
     sizes = (n, height * width, channels, groups)
@@ -94,14 +95,16 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
     stride = _stride_of_3x3(filter_.conv, filter_.conv.in_channels)
     inputs, hidden, outputs = widen.conv.in_channels, filter_.conv.in_channels, narrow.conv.out_channels
     norm, is_residual, sgemm = narrow.norm, block.is_residual, library.sgemm()
-    _check(
-        all((u.norm.num_groups, u.norm.eps) == (norm.num_groups, norm.eps) for u in units)
-        and (widen.act, filter_.act, narrow.act) == (True, True, False)
-        and (widen.conv.bias, narrow.conv.bias) == (None, None)
-        and (not is_residual or (stride == 1 and inputs == outputs))
-        and sgemm is not None,
-        lambda: f"This is no block that widens, filters and narrows as MobileNetV2's do: {block}.",
-    )
+    if (
+        any(unit.norm.num_groups != norm.num_groups or unit.norm.eps != norm.eps for unit in units)
+        or not (widen.act and filter_.act)
+        or narrow.act
+        or widen.conv._parameters["bias"] is not None
+        or narrow.conv._parameters["bias"] is not None
+        or (is_residual and (stride, inputs) != (1, outputs))
+        or sgemm is None
+    ):
+        raise ValueError(f"This is no block that widens, filters and narrows as MobileNetV2's do: {block}.")
     x = _map(x, inputs)
     _, height, width, _ = x.shape
     _, *out_sides = _output_shape(x, stride)
@@ -116,7 +119,7 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
         (hidden, 1, 3, 3), (hidden,), (hidden,),
         (outputs, hidden, 1, 1), (outputs,), (outputs,),
     ]  # fmt: skip
-    parameters = [p for unit in units for p in (unit.conv.weight, unit.norm.weight, unit.norm.bias)]
+    parameters = [parameter for unit in units for parameter in _parameters_of(unit)]
     weights = [_own("the block's parameter", *pair) for pair in zip(parameters, sizes, strict=True)]
 
     maps = x.new_empty(library.C.inverted_residual_maps(shape, tape is not None))
@@ -187,51 +190,48 @@ def sgd(
     )
 
 
+def _parameters_of(unit: ConvNorm) -> tuple[Tensor, Tensor, Tensor]:
+    norm = unit.norm._parameters  # norm.weight walks, three hundred times a step
+    return cast(tuple[Tensor, Tensor, Tensor], (unit.conv._parameters["weight"], norm["weight"], norm["bias"]))
+
+
 def _map(x: Tensor, channels: int) -> Tensor:
     """x, contiguous."""
-    _check(
-        x.ndim == 4 and x.shape[3] == channels and usable_for(x),
-        lambda: f"These layers take float32 maps [n, height, width, {channels}] on the CPU, not {_tell(x)}.",
-    )
+    if x.ndim != 4 or x.shape[3] != channels or not usable_for(x):
+        raise ValueError(f"These layers take float32 maps [n, height, width, {channels}] on the CPU, not {_tell(x)}.")
     return x.contiguous()
 
 
 def _gradient(dy: Tensor, shape: torch.Size) -> Tensor:
     """dy, contiguous, if it may be the gradient of an output of that shape."""
-    _check(
-        dy.shape == shape and usable_for(dy),
-        lambda: f"The gradient of a map {list(shape)} in float32 on the CPU cannot be {_tell(dy)}.",
-    )
+    if dy.shape != shape or not usable_for(dy):
+        raise ValueError(f"The gradient of a map {list(shape)} in float32 on the CPU cannot be {_tell(dy)}.")
     return dy.contiguous()
 
 
 def _own(what: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The tensor's memory, for C to read or write: who holds what this returns keeps it from being given back."""
-    _check(
-        tensor.shape == shape and tensor.is_contiguous() and usable_for(tensor),
-        lambda: f"In C {what} must be contiguous float32 {list(shape)} on the CPU, not {_tell(tensor)}.",
-    )
+    if tensor.shape != shape or not usable_for(tensor) or not tensor.is_contiguous():
+        raise ValueError(f"In C {what} must be contiguous float32 {list(shape)} on the CPU, not {_tell(tensor)}.")
     return tensor.detach()
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[c_void_p]:
     """Where each starts, as a struct of pointers in C has it."""
-    return (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+    return (c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
 
 
 def _stride_of_3x3(conv: nn.Conv2d, groups: int) -> int:
-    _check(
-        conv.kernel_size == (3, 3) and conv.padding == (1, 1) == conv.dilation and conv.stride[0] == conv.stride[1]
-        and conv.groups == groups and conv.bias is None and conv.padding_mode == "zeros"
-        and conv.out_channels == (conv.in_channels if groups > 1 else conv.out_channels),
-        lambda: f"In C a convolution is 3×3, padded by one zero, of {groups} groups, without bias, not {conv}.",
-    )  # fmt: skip
-    return conv.stride[0]
-
-
-def _check(is_right: bool, sentence: Callable[[], str]) -> None:
-    if not is_right:
-        raise ValueError(sentence())
+    stride, other_stride = conv.stride
+    if (
+        (conv.kernel_size, conv.padding, conv.dilation, conv.padding_mode) != ((3, 3), (1, 1), (1, 1), "zeros")
+        or stride != other_stride
+        or conv.groups != groups
+        or (groups > 1 and conv.out_channels != groups)
+        or conv._parameters["bias"] is not None
+    ):
+        raise ValueError(f"In C a convolution is 3×3, padded by a zero, in {groups} groups, without bias, not {conv}.")
+    return stride
 
 
 def _tell(tensor: Tensor) -> str:
