@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from feddiverse.models.layers import library
+from feddiverse.models.layers import library, memory
 from feddiverse.models.layers.library import Shape
 from feddiverse.models.layers.tape import Tape, gradient_of
 from feddiverse.models.mobilenet import ConvNorm, InvertedResidual
@@ -38,8 +38,8 @@ def group_norm(
     n, height, width, _ = x.shape
     sizes = (n, height * width, channels, groups)
     weight, bias = _own("GroupNorm's weight", gain, (channels,)), _own("GroupNorm's bias", offset, (channels,))
-    statistics, workspace = x.new_empty(n, groups, 2), x.new_empty(library.C.group_norm_workspace(channels))
-    y = x if tape is None else torch.empty_like(x)
+    statistics, workspace = memory.empty(n, groups, 2), memory.empty(library.C.group_norm_workspace(channels))
+    y = x if tape is None else memory.empty_like(x)
     library.C.group_norm(
         x.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.data_ptr(), statistics.data_ptr(), workspace.data_ptr(),
         *sizes, norm.eps, low, high,
@@ -67,15 +67,15 @@ def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     x = _map(x, channels)
     sizes, shape = (*x.shape, stride), (channels, 1, 3, 3)
     kernel = _own("the convolution's weight", weight, shape)
-    workspace = x.new_empty(library.C.depthwise_workspace(channels))
-    y = x.new_empty(*_output_shape(x, stride), channels)
+    workspace = memory.empty(library.C.depthwise_workspace(channels))
+    y = memory.empty(*_output_shape(x, stride), channels)
     library.C.depthwise(x.data_ptr(), kernel.data_ptr(), y.data_ptr(), workspace.data_ptr(), *sizes)
     if tape is not None:
         out_shape = y.shape
 
         def backward(dy: Tensor) -> Tensor:
             dy = _gradient(dy, out_shape)
-            dx, dkernel = torch.empty_like(x), _own("the weight's gradient", gradient_of(weight), shape)
+            dx, dkernel = memory.empty_like(x), _own("the weight's gradient", gradient_of(weight), shape)
             library.C.depthwise_backward(
                 dy.data_ptr(), x.data_ptr(), kernel.data_ptr(), dx.data_ptr(), dkernel.data_ptr(),
                 workspace.data_ptr(), *sizes,
@@ -122,9 +122,9 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
     parameters = [parameter for unit in units for parameter in _parameters_of(unit)]
     weights = [_own("the block's parameter", *pair) for pair in zip(parameters, sizes, strict=True)]
 
-    maps = x.new_empty(library.C.inverted_residual_maps(shape, tape is not None))
-    workspace = x.new_empty(library.C.inverted_residual_workspace(shape))
-    y = x.new_empty(len(x), *out_sides, outputs) if pictures is None else x.clone()
+    maps = memory.empty(library.C.inverted_residual_maps(shape, tape is not None))
+    workspace = memory.empty(library.C.inverted_residual_workspace(shape))
+    y = memory.empty(len(x), *out_sides, outputs) if pictures is None else memory.empty_like(x).copy_(x)
     library.C.inverted_residual(
         sgemm, shape, _pointers(weights), maps.data_ptr(), x.data_ptr(), where, y.data_ptr(), workspace.data_ptr(),
         norm.eps, factor, is_residual, tape is not None,
@@ -135,12 +135,12 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
         # C has the pictures' address only: the default keeps the tensor until backward is gone.
         def backward(dy: Tensor, _alive: Tensor | None = pictures) -> Tensor:
             dy = _gradient(dy, out_shape)
-            dx = dy if is_residual else torch.empty_like(x)
+            dx = dy if is_residual else memory.empty_like(x)
             gradients = [
                 _own("the gradient of the block's parameter", gradient_of(parameter), size)
                 for parameter, size in zip(parameters, sizes, strict=True)
             ]
-            workspace = x.new_empty(library.C.inverted_residual_backward_workspace(shape))
+            workspace = memory.empty(library.C.inverted_residual_backward_workspace(shape))
             library.C.inverted_residual_backward(
                 sgemm, shape, _pointers(weights), _pointers(gradients), maps.data_ptr(), x.data_ptr(), where,
                 dy.data_ptr(), dx.data_ptr(), workspace.data_ptr(), factor, is_residual,
@@ -157,9 +157,10 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     x = _map(x, channels)
     sizes, shape = (*x.shape, stride), _output_shape(x, stride)
     kernel = weight.detach().permute(0, 2, 3, 1).flatten(1)  # [outputs, 9·channels]
-    windows = x.new_empty(math.prod(shape), 9 * channels)
+    windows = memory.empty(math.prod(shape), 9 * channels)
     library.C.windows(x.data_ptr(), windows.data_ptr(), *sizes)
-    y = windows.mm(kernel.t()).view(*shape, conv.out_channels)
+    y = memory.empty(*shape, conv.out_channels)
+    torch.mm(windows, kernel.t(), out=y.view(-1, conv.out_channels))
     if tape is not None:
         wants_gradient, out_shape = tape.wants_gradient, y.shape
 
@@ -168,7 +169,7 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
             gradient_of(weight).add_(rows.t().mm(windows).view(-1, 3, 3, channels).permute(0, 3, 1, 2))
             if not wants_gradient:
                 return dy
-            dx, dwindows = torch.empty_like(x), rows.mm(kernel)
+            dx, dwindows = memory.empty_like(x), torch.mm(rows, kernel, out=memory.empty_like(windows))
             library.C.windows_backward(dwindows.data_ptr(), dx.data_ptr(), *sizes)
             return dx
 
