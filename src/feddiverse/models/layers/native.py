@@ -7,14 +7,14 @@ C would misread raises a ValueError.
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import c_void_p
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from feddiverse.models.layers import library
+from feddiverse.models.layers import library, memory
 from feddiverse.models.layers.library import Shape
 from feddiverse.models.layers.tape import Tape, gradient_of
 from feddiverse.models.mobilenet import ConvNorm, InvertedResidual
@@ -24,7 +24,7 @@ FLOATS_TOGETHER = 65_536  # of the widest map: a quarter of a megabyte, half of 
 
 def usable_for(x: Tensor) -> bool:
     """Whether these layers can take x: single precision, on the CPU, and a library to call."""
-    return library.C is not None and x.dtype == torch.float32 and x.is_cpu
+    return library.C is not None and x.dtype is torch.float32 and x.is_cpu
 
 
 def group_norm(
@@ -32,13 +32,14 @@ def group_norm(
 ) -> Tensor:
     """GroupNorm, cut off below `low` and above `high`: (0, ∞) is ReLU, (0, 6) ReLU6. Uses x's memory if it may."""
     channels, groups, gain, offset = norm.num_channels, norm.num_groups, norm.weight, norm.bias
-    _check(norm.affine, lambda: f"In C GroupNorm has a weight and a bias, not {norm}.")
+    if not norm.affine:
+        raise ValueError(f"In C GroupNorm has a weight and a bias, not {norm}.")
     x = _map(x, channels)
     n, height, width, _ = x.shape
     sizes = (n, height * width, channels, groups)
     weight, bias = _own("GroupNorm's weight", gain, (channels,)), _own("GroupNorm's bias", offset, (channels,))
-    statistics, workspace = x.new_empty(n, groups, 2), x.new_empty(library.C.group_norm_workspace(channels))
-    y = x if tape is None else torch.empty_like(x)
+    statistics, workspace = memory.empty(n, groups, 2), memory.empty(library.C.group_norm_workspace(channels))
+    y = x if tape is None else memory.empty_like(x)
     library.C.group_norm(
         x.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.data_ptr(), statistics.data_ptr(), workspace.data_ptr(),
         *sizes, norm.eps, low, high,
@@ -66,15 +67,15 @@ def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     x = _map(x, channels)
     sizes, shape = (*x.shape, stride), (channels, 1, 3, 3)
     kernel = _own("the convolution's weight", weight, shape)
-    workspace = x.new_empty(library.C.depthwise_workspace(channels))
-    y = x.new_empty(*_output_shape(x, stride), channels)
+    workspace = memory.empty(library.C.depthwise_workspace(channels))
+    y = memory.empty(*_output_shape(x, stride), channels)
     library.C.depthwise(x.data_ptr(), kernel.data_ptr(), y.data_ptr(), workspace.data_ptr(), *sizes)
     if tape is not None:
         out_shape = y.shape
 
         def backward(dy: Tensor) -> Tensor:
             dy = _gradient(dy, out_shape)
-            dx, dkernel = torch.empty_like(x), _own("the weight's gradient", gradient_of(weight), shape)
+            dx, dkernel = memory.empty_like(x), _own("the weight's gradient", gradient_of(weight), shape)
             library.C.depthwise_backward(
                 dy.data_ptr(), x.data_ptr(), kernel.data_ptr(), dx.data_ptr(), dkernel.data_ptr(),
                 workspace.data_ptr(), *sizes,
@@ -94,14 +95,16 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
     stride = _stride_of_3x3(filter_.conv, filter_.conv.in_channels)
     inputs, hidden, outputs = widen.conv.in_channels, filter_.conv.in_channels, narrow.conv.out_channels
     norm, is_residual, sgemm = narrow.norm, block.is_residual, library.sgemm()
-    _check(
-        all((u.norm.num_groups, u.norm.eps) == (norm.num_groups, norm.eps) for u in units)
-        and (widen.act, filter_.act, narrow.act) == (True, True, False)
-        and (widen.conv.bias, narrow.conv.bias) == (None, None)
-        and (not is_residual or (stride == 1 and inputs == outputs))
-        and sgemm is not None,
-        lambda: f"This is no block that widens, filters and narrows as MobileNetV2's do: {block}.",
-    )
+    if (
+        any(unit.norm.num_groups != norm.num_groups or unit.norm.eps != norm.eps for unit in units)
+        or not (widen.act and filter_.act)
+        or narrow.act
+        or widen.conv._parameters["bias"] is not None
+        or narrow.conv._parameters["bias"] is not None
+        or (is_residual and (stride, inputs) != (1, outputs))
+        or sgemm is None
+    ):
+        raise ValueError(f"This is no block that widens, filters and narrows as MobileNetV2's do: {block}.")
     x = _map(x, inputs)
     _, height, width, _ = x.shape
     _, *out_sides = _output_shape(x, stride)
@@ -116,12 +119,12 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
         (hidden, 1, 3, 3), (hidden,), (hidden,),
         (outputs, hidden, 1, 1), (outputs,), (outputs,),
     ]  # fmt: skip
-    parameters = [p for unit in units for p in (unit.conv.weight, unit.norm.weight, unit.norm.bias)]
+    parameters = [parameter for unit in units for parameter in _parameters_of(unit)]
     weights = [_own("the block's parameter", *pair) for pair in zip(parameters, sizes, strict=True)]
 
-    maps = x.new_empty(library.C.inverted_residual_maps(shape, tape is not None))
-    workspace = x.new_empty(library.C.inverted_residual_workspace(shape))
-    y = x.new_empty(len(x), *out_sides, outputs) if pictures is None else x.clone()
+    maps = memory.empty(library.C.inverted_residual_maps(shape, tape is not None))
+    workspace = memory.empty(library.C.inverted_residual_workspace(shape))
+    y = memory.empty(len(x), *out_sides, outputs) if pictures is None else memory.empty_like(x).copy_(x)
     library.C.inverted_residual(
         sgemm, shape, _pointers(weights), maps.data_ptr(), x.data_ptr(), where, y.data_ptr(), workspace.data_ptr(),
         norm.eps, factor, is_residual, tape is not None,
@@ -132,12 +135,12 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
         # C has the pictures' address only: the default keeps the tensor until backward is gone.
         def backward(dy: Tensor, _alive: Tensor | None = pictures) -> Tensor:
             dy = _gradient(dy, out_shape)
-            dx = dy if is_residual else torch.empty_like(x)
+            dx = dy if is_residual else memory.empty_like(x)
             gradients = [
                 _own("the gradient of the block's parameter", gradient_of(parameter), size)
                 for parameter, size in zip(parameters, sizes, strict=True)
             ]
-            workspace = x.new_empty(library.C.inverted_residual_backward_workspace(shape))
+            workspace = memory.empty(library.C.inverted_residual_backward_workspace(shape))
             library.C.inverted_residual_backward(
                 sgemm, shape, _pointers(weights), _pointers(gradients), maps.data_ptr(), x.data_ptr(), where,
                 dy.data_ptr(), dx.data_ptr(), workspace.data_ptr(), factor, is_residual,
@@ -154,9 +157,10 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     x = _map(x, channels)
     sizes, shape = (*x.shape, stride), _output_shape(x, stride)
     kernel = weight.detach().permute(0, 2, 3, 1).flatten(1)  # [outputs, 9·channels]
-    windows = x.new_empty(math.prod(shape), 9 * channels)
+    windows = memory.empty(math.prod(shape), 9 * channels)
     library.C.windows(x.data_ptr(), windows.data_ptr(), *sizes)
-    y = windows.mm(kernel.t()).view(*shape, conv.out_channels)
+    y = memory.empty(*shape, conv.out_channels)
+    torch.mm(windows, kernel.t(), out=y.view(-1, conv.out_channels))
     if tape is not None:
         wants_gradient, out_shape = tape.wants_gradient, y.shape
 
@@ -165,7 +169,7 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
             gradient_of(weight).add_(rows.t().mm(windows).view(-1, 3, 3, channels).permute(0, 3, 1, 2))
             if not wants_gradient:
                 return dy
-            dx, dwindows = torch.empty_like(x), rows.mm(kernel)
+            dx, dwindows = memory.empty_like(x), torch.mm(rows, kernel, out=memory.empty_like(windows))
             library.C.windows_backward(dwindows.data_ptr(), dx.data_ptr(), *sizes)
             return dx
 
@@ -187,51 +191,48 @@ def sgd(
     )
 
 
+def _parameters_of(unit: ConvNorm) -> tuple[Tensor, Tensor, Tensor]:
+    norm = unit.norm._parameters  # norm.weight walks, three hundred times a step
+    return cast(tuple[Tensor, Tensor, Tensor], (unit.conv._parameters["weight"], norm["weight"], norm["bias"]))
+
+
 def _map(x: Tensor, channels: int) -> Tensor:
     """x, contiguous."""
-    _check(
-        x.ndim == 4 and x.shape[3] == channels and usable_for(x),
-        lambda: f"These layers take float32 maps [n, height, width, {channels}] on the CPU, not {_tell(x)}.",
-    )
+    if x.ndim != 4 or x.shape[3] != channels or not usable_for(x):
+        raise ValueError(f"These layers take float32 maps [n, height, width, {channels}] on the CPU, not {_tell(x)}.")
     return x.contiguous()
 
 
 def _gradient(dy: Tensor, shape: torch.Size) -> Tensor:
     """dy, contiguous, if it may be the gradient of an output of that shape."""
-    _check(
-        dy.shape == shape and usable_for(dy),
-        lambda: f"The gradient of a map {list(shape)} in float32 on the CPU cannot be {_tell(dy)}.",
-    )
+    if dy.shape != shape or not usable_for(dy):
+        raise ValueError(f"The gradient of a map {list(shape)} in float32 on the CPU cannot be {_tell(dy)}.")
     return dy.contiguous()
 
 
 def _own(what: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The tensor's memory, for C to read or write: who holds what this returns keeps it from being given back."""
-    _check(
-        tensor.shape == shape and tensor.is_contiguous() and usable_for(tensor),
-        lambda: f"In C {what} must be contiguous float32 {list(shape)} on the CPU, not {_tell(tensor)}.",
-    )
+    if tensor.shape != shape or not usable_for(tensor) or not tensor.is_contiguous():
+        raise ValueError(f"In C {what} must be contiguous float32 {list(shape)} on the CPU, not {_tell(tensor)}.")
     return tensor.detach()
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[c_void_p]:
     """Where each starts, as a struct of pointers in C has it."""
-    return (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+    return (c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
 
 
 def _stride_of_3x3(conv: nn.Conv2d, groups: int) -> int:
-    _check(
-        conv.kernel_size == (3, 3) and conv.padding == (1, 1) == conv.dilation and conv.stride[0] == conv.stride[1]
-        and conv.groups == groups and conv.bias is None and conv.padding_mode == "zeros"
-        and conv.out_channels == (conv.in_channels if groups > 1 else conv.out_channels),
-        lambda: f"In C a convolution is 3×3, padded by one zero, of {groups} groups, without bias, not {conv}.",
-    )  # fmt: skip
-    return conv.stride[0]
-
-
-def _check(is_right: bool, sentence: Callable[[], str]) -> None:
-    if not is_right:
-        raise ValueError(sentence())
+    stride, other_stride = conv.stride
+    if (
+        (conv.kernel_size, conv.padding, conv.dilation, conv.padding_mode) != ((3, 3), (1, 1), (1, 1), "zeros")
+        or stride != other_stride
+        or conv.groups != groups
+        or (groups > 1 and conv.out_channels != groups)
+        or conv._parameters["bias"] is not None
+    ):
+        raise ValueError(f"In C a convolution is 3×3, padded by a zero, in {groups} groups, without bias, not {conv}.")
+    return stride
 
 
 def _tell(tensor: Tensor) -> str:
