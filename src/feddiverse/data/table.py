@@ -7,11 +7,12 @@
 import csv
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feddiverse.data.arrays import NUM_SELECTED, ArraySource, encode, fingerprint
 from feddiverse.data.federation import Federation, Ids, Source
@@ -63,10 +64,10 @@ class Table:
     y: Ids
     a: Ids
     attributes_known: bool
-    is_test: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    is_test: NDArray[np.bool_]
     clients: list[str] | None
     images: list[str]
-    numbers: np.ndarray[tuple[int, int], np.dtype[np.float32]] | None
+    numbers: NDArray[np.float32] | None
 
 
 def path_of(name: str) -> Path:
@@ -180,10 +181,7 @@ def read_table(path: Path, seed: int, columns: Columns | None = None) -> Table:
 def _table(path: Path, columns: Columns, header: list[str], rows: list[dict[str, str]], seed: int) -> Table:
     class_names, y = encode(np.array([row[columns.label] for row in rows]))
     attributes_known, attribute_names, a = _attributes(path, columns, header, rows)
-    if columns.split in header:
-        is_test = np.array([row[""] == TEST for row in rows])
-    else:
-        is_test = hold_out(y, a, seed)
+    is_test = np.array([row[""] == TEST for row in rows]) if columns.split in header else hold_out(y, a, seed)
     if is_test.all() or not is_test.any():
         raise UserError(
             f"{path} must list samples to train on and to test on: fill the column '{columns.split}' with both."
@@ -232,7 +230,7 @@ def _attributes(
     return bool(filled[is_train].any()), names, nothing
 
 
-def _numbers(path: Path, features: tuple[str, ...], rows: list[dict[str, str]]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+def _numbers(path: Path, features: tuple[str, ...], rows: list[dict[str, str]]) -> NDArray[np.float32]:
     values = np.empty((len(rows), len(features)), np.float32)
     for place, row in enumerate(rows):
         for column, name in enumerate(features):
@@ -326,7 +324,7 @@ def tally(path: Path, columns: Columns | None = None, count: str | None = None) 
             " the right columns with --client, --label and --attribute."
         )
     counts = np.zeros(shape, dtype=np.int64)
-    positions: list[Mapping[str, int]] = [{n: i for i, n in enumerate(names)} for names in (clients, classes, attributes)]
+    positions = [{name: i for i, name in enumerate(names)} for names in (clients, classes, attributes)]
     for key, total in cells.items():
         counts[tuple(position[name] for position, name in zip(positions, key, strict=True))] = total
     return Tally(counts, clients, classes, [name for name in attributes if name])

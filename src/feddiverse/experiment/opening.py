@@ -115,8 +115,9 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
             "The data of this run were arrays in memory: go on with it in Python, by the same fd.train(…, out=…)."
         )
     federation = objects.federation or open_federation(
-        config.federation, config.seed, image_size=config.image_size, data_dir=config.data_dir
-    )
+        config.federation, config.seed, image_size=config.image_size, data_dir=config.data_dir,
+        columns=config.columns, features=config.features,
+    )  # fmt: skip
     if config.num_selected > federation.num_clients:
         raise UserError(
             f"num_selected is {config.num_selected}, but {federation.name} has {federation.num_clients} clients:"
@@ -128,10 +129,8 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
 def check_names(config: Config, objects: Objects | None = None) -> None:
     """Refuse parts, parameters and federations that do not exist. Data may still be missing."""
     objects = objects or Objects()
-    if objects.federation is None and not config.federation.startswith("table:") and config.federation != "arrays":
-        from feddiverse.data.names import split_of
-
-        split_of(config.federation, config.seed)
+    if objects.federation is None and config.federation != "arrays":
+        _check_federation(config)
     known = settings(config, num_classes=2, num_attributes=2, num_selected=1)
     for key, kind in PARTS.items():
         if key not in objects.parts:
@@ -145,6 +144,26 @@ def check_names(config: Config, objects: Objects | None = None) -> None:
         registry.make(registry.AGGREGATOR, config.aggregator, known, config.parameters("aggregator"))
     if config.parameters("estimator") and "estimator" not in objects.parts:
         later.make()
+
+
+def _check_federation(config: Config) -> None:
+    """Refuse a name that nothing answers to, and a table without the columns it needs."""
+    from feddiverse.data.names import parse, split_of
+    from feddiverse.data.table import Columns, path_of, read_table
+
+    has_own_clients = config.federation.startswith("table:")
+    if not has_own_clients:
+        split_of(config.federation, config.seed)
+    source = config.federation if has_own_clients else parse(config.federation)[1]
+    if source.startswith("table"):
+        path, columns = path_of(source), Columns.of(config.columns, config.features)
+        if read_table(path, config.seed, columns).clients is None and has_own_clients:
+            raise UserError(
+                f"{path} has no column '{columns.client}': deal it to clients by a split, such as 'gsc:table:{path}',"
+                " or name the column with --client."
+            )
+    elif config.columns or config.features:
+        raise UserError(f"'columns' and 'features' are about a table, but the federation is {config.federation}.")
 
 
 def _estimator(config: Config, objects: Objects, known: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feddiverse.errors import UserError
-from feddiverse.splits.from_csv import read
+from feddiverse.data.table import tally as read
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=4)
 
