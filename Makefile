@@ -3,19 +3,41 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-BUILT_FROM := pyproject.toml src/feddiverse/models/kernels.c
+BUILT_FROM := pyproject.toml src/feddiverse/models/layers/kernels.c
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: run test check format bench deployment clean
+.PHONY: run test fuzz sanitize check format bench deployment clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/feddiverse study quickstart
 
+# What lies on this machine can neither help a test nor harm it: home and cache are empty, and gone afterwards.
+IN_EMPTY_HOME = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT \
+  && unset "$${!XDG_@}" FEDDIVERSE_DEBUG && export HOME="$$home" FEDDIVERSE_HOME="$$home/cache"
+
 test: check browser
-	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+	$(IN_EMPTY_HOME) && $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+# Properties on examples that nobody tried yet, again and again; what fails is tried first the next time.
+FUZZ_SECONDS ?= 600
+fuzz: $(VENV)/dev.stamp
+	$(IN_EMPTY_HOME) && export FEDDIVERSE_FUZZ=1 && while [ $$SECONDS -lt $(FUZZ_SECONDS) ]; do \
+	  $(BIN)/python -m pytest -n 2 --dist worksteal --quiet -m hypothesis || exit 1; done
+
+# The kernels' tests with a library that stops at the first access beyond an array and at undefined behaviour.
+# The sanitizers' libraries come before all others in the process; Python itself is not checked for leaks.
+SANITIZED := $(VENV)/kernels-sanitized.so
+SANITIZERS = $(foreach name,libasan.so libubsan.so libstdc++.so,$(shell $(CC) -print-file-name=$(name)))
+sanitize: $(VENV)/dev.stamp $(SANITIZED)
+	FEDDIVERSE_KERNELS=$(SANITIZED) LD_PRELOAD="$(SANITIZERS)" ASAN_OPTIONS=detect_leaks=0 \
+	  $(BIN)/python -m pytest --capture=sys tests/models/layers
+
+$(SANITIZED): $(BUILT_FROM) | $(VENV)/bin/python
+	$(CC) -shared -fPIC -g -O2 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
+	  -std=gnu11 -fopenmp-simd -Wall -Wextra $(filter %.c,$^) -o $@ -lm
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
@@ -46,7 +68,7 @@ $(VENV)/run.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
 	@touch $@
 
 $(VENV)/dev.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
-	$(PIP) --editable '.[dev,flower,tensorboard,mlflow]'
+	$(PIP) --editable '.[dev,flower,hub,tensorboard,mlflow]'
 	@touch $@ $(VENV)/run.stamp
 
 # The report is tested in a real browser where one is or can be installed; elsewhere that test is skipped.

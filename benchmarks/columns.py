@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from feddiverse.experiment.finished import Run
 from feddiverse.report.results import load
-from feddiverse.report.runs import Run
 
 Cells = dict[str, dict[str, dict[int, Run]]]  # column → method → seed → run
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from feddiverse.experiment.truth import statistics
-
 from feddiverse.estimation.base import Estimator
+from feddiverse.experiment.truth import statistics
 from feddiverse.heterogeneity import Counts, triplet
 from feddiverse.messages import Ask, Reply, Task
 from feddiverse.seeding import rng

@@ -34,7 +34,7 @@ from feddiverse.data.federation import Federation
 from feddiverse.engine.local import LocalEngine
 from feddiverse.messages import Train, Vector
 from feddiverse.models import ModelSpec, build, initial_theta
-from feddiverse.server.aggregation import Aggregator
+from feddiverse.server.aggregation import FedAvg
 from feddiverse.splits import SPLITS
 
 Way = tuple[Callable[[], object], Callable[[], list[int]]]
@@ -127,7 +127,7 @@ def time_rounds(model: str, turns: int) -> dict[str, Any]:
 
         def ask(num_workers: int, clients: list[int]) -> Way:
             engine = engines[num_workers]
-            return lambda: Aggregator().step(theta, engine.ask(TASK, theta, clients)), lambda: engine.process_ids
+            return lambda: FedAvg().step(theta, engine.ask(TASK, theta, clients)), lambda: engine.process_ids
 
         def evaluate(num_workers: int) -> Way:
             engine = engines[num_workers]
@@ -238,7 +238,7 @@ def work(model: str, num_workers: int, rounds: int) -> None:
     theta = initial_theta(spec, seed=0)
     with LocalEngine(federation, spec, num_workers, "cpu") as engine:
         for _ in range(rounds):
-            theta = Aggregator().step(theta, engine.ask(TASK, theta, list(range(NUM_SELECTED))))
+            theta = FedAvg().step(theta, engine.ask(TASK, theta, list(range(NUM_SELECTED))))
             engine.evaluate(theta)
 
 

@@ -124,8 +124,8 @@ def measure_case(case: Case) -> dict[str, float]:
     from feddiverse.engine.local import LocalEngine
     from feddiverse.messages import Train
     from feddiverse.models import ModelSpec, initial_theta
-    from feddiverse.selection import build
-    from feddiverse.server.aggregation import Aggregator
+    from feddiverse.selection.uniform import Uniform
+    from feddiverse.server.aggregation import FedAvg
     from feddiverse.server.rounds import Plan, rounds
 
     started = time.perf_counter()
@@ -136,9 +136,7 @@ def measure_case(case: Case) -> dict[str, float]:
     me, seconds, cpu, busy = psutil.Process(), [], [], []
     with LocalEngine(federation, spec, WORKERS, "cpu") as engine, Peak(me) as peak:
         plan = Plan(Train(0, 0), case.rounds, case.selected, evaluate_every=case.rounds + 1)
-        loop = rounds(
-            engine, build("uniform", {}), Aggregator(), lambda theta: np.ones((2, 2, 2), np.int64), plan, theta
-        )
+        loop = rounds(engine, Uniform(), FedAvg(), lambda theta: np.ones((2, 2, 2), np.int64), plan, theta)
         first = 0.0
         before = cpu_seconds(me)
         for done in loop:
@@ -191,8 +189,8 @@ def measure_sizes(what: str, num_clients: int) -> dict[str, float]:
         work: Callable[[], object] = lambda: measure(counts)  # noqa: E731
     else:
         from benchmarks.selection import Told, silent, triplets_of
+        from feddiverse import registry
         from feddiverse.seeding import rng
-        from feddiverse.selection import build
         from feddiverse.selection.feddiverse import FedDiverse
 
         clients = dict.fromkeys(range(num_clients), 100)
@@ -201,7 +199,7 @@ def measure_sizes(what: str, num_clients: int) -> dict[str, float]:
             selector._estimate(0, clients, silent)
             selector.choose(1, 9, clients, silent, rng(0, "select", 1))
         else:
-            selector = build(what, {"seed": 0})
+            selector = registry.make(registry.SELECTOR, what, {"seed": 0})
         k = max(9, num_clients // 1000)
         work = lambda: selector.choose(2, k, clients, silent, rng(0, "select", 2))  # noqa: E731
     work()

@@ -1,16 +1,16 @@
-"""What is worth committing of a study: `python -m benchmarks.keep STUDY RESULTS [--brief]`.
+"""What is worth committing of a study: `python -m benchmarks.keep STUDY RESULTS`.
 
-Its tables, and of every finished run what makes the tables again and lets another study take it over
-(`feddiverse study … --reuse RESULTS`): never checkpoints. `--brief`: one line of numbers a run instead.
+Its tables, and `study.jsonl`: all finished runs in one small file, from which `feddiverse report RESULTS` makes the
+tables again and `feddiverse study … --reuse RESULTS` takes runs over. STUDY may also be a single run's directory.
 """
 
 import argparse
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
-from feddiverse.experiment.study import copy_run
+from feddiverse import files
+from feddiverse.experiment import finished, packed
+from feddiverse.experiment.run_directory import read_json
 
 TABLES = ("*.md", "*.csv")
 
@@ -19,37 +19,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.keep", description=__doc__.splitlines()[0])
     parser.add_argument("study", type=Path)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--brief", action="store_true", help="numbers only, no run directories")
     given = parser.parse_args()
-    keep(given.study, given.results, brief=given.brief)
+    keep(given.study, given.results)
 
 
-def keep(study: Path, results: Path, *, brief: bool = False) -> None:
-    """Copy what is worth keeping of the study directory into `results`."""
+def keep(study: Path, results: Path) -> None:
+    """Put what is worth keeping of a study directory, or of a run's, into `results`."""
     results.mkdir(parents=True, exist_ok=True)
     for pattern in TABLES:
         for table in (study / "tables").glob(pattern):
             shutil.copy(table, results)
-    done = sorted(path.parent for path in study.glob("runs/*/result.json"))
-    if brief:
-        commands = json.loads((study / "study.json").read_text())["commands"]
-        content = {"commands": commands, "runs": [_numbers(run) for run in done]}
-        (results / "runs.json").write_text(json.dumps(content, indent=1) + "\n")
-        return
-    shutil.copy(study / "study.json", results)
-    for run in done:
-        copy_run(run, results / "runs" / run.name)
-
-
-def _numbers(run: Path) -> dict[str, Any]:
-    result = json.loads((run / "result.json").read_text())
-    shown = ("worst_group_accuracy", "accuracy", "rounds", "seconds", "theta_sha256")
-    return {
-        "run": run.name,
-        **{key: result[key] for key in shown},
-        "effective_clients": result["selection"]["effective_clients"],
-        "config": result["config"],
-    }
+    about = read_json(study / "study.json") or {}
+    runs = [finished.read(path) for path in finished.find(study)]
+    files.write(results / packed.NAME, packed.pack(about, runs).encode())
 
 
 if __name__ == "__main__":

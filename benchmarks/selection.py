@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feddiverse import registry
 from feddiverse.estimation.base import Estimator
 from feddiverse.messages import Ask
 from feddiverse.seeding import rng
-from feddiverse.selection import build
+from feddiverse.selection.feddiverse import FedDiverse
 from feddiverse.selection.feddiverse_pool import arrange
 from feddiverse.selection.feddiverse_rule import choose_as_written
-from feddiverse.selection.feddiverse import FedDiverse
 
 RESULT = Path(__file__).parent / "results" / "selection.json"
 NUM_CLIENTS, NUM_SELECTED, TURNS = 1_000_000, 1000, 3
@@ -83,7 +83,7 @@ def feddiverse(kind: str, num_clients: int, k: int) -> dict[str, Any]:
 
 
 def other(name: str, num_clients: int, k: int) -> float:
-    selector = build(name, {"seed": 0})
+    selector = registry.make(registry.SELECTOR, name, {"seed": 0})
     clients = dict.fromkeys(range(num_clients), 100)
     return round(seconds(lambda: selector.choose(1, k, clients, silent, rng(0, "select", 1)))[0], 3)
 

@@ -42,18 +42,17 @@ def make_pictures(folder):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        config = feddiverse.Config(
+        result = feddiverse.train(
             federation=f"table:{make_pictures(Path(folder))}",
-            model="own_model_and_data:tiny_net",
+            model=tiny_net,
             selector="feddiverse",
-            optimizer="fedavg",
+            aggregator="fedavg",
             num_selected=3,
             rounds=20,
             evaluate_every=5,
             lr=0.1,
             image_size=16,
         )
-        result = feddiverse.execute(config, Path(folder) / "run")
-    for group in result["groups"]:
+    for group in result.groups:
         print(f"class {group['class']}, attribute {group['attribute']}: {group['accuracy']:.3f} of {group['count']}")
-    print(f"worst-group accuracy {result['worst_group_accuracy']:.3f}")
+    print(f"worst-group accuracy {result.worst_group_accuracy:.3f}")

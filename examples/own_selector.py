@@ -3,9 +3,6 @@
 Run it: python examples/own_selector.py
 """
 
-import tempfile
-from pathlib import Path
-
 import feddiverse
 
 
@@ -28,9 +25,7 @@ class LargestRested(feddiverse.Selector):
 
 
 if __name__ == "__main__":
-    # The name `module:Class` works on the command line too: feddiverse run --selector own_selector:LargestRested
-    config = feddiverse.Config(selector="own_selector:LargestRested", optimizer="fedavg", lr=0.1, rounds=12)
-    with tempfile.TemporaryDirectory() as folder:
-        show = lambda r: print(f"round {r['round']}: asked {sorted(r['selected'])}")  # noqa: E731
-        result = feddiverse.execute(config, Path(folder) / "run", on_round=show)
-    print(f"worst-group accuracy {result['worst_group_accuracy']:.3f}")
+    # On the command line it goes by its address: feddiverse run --selector own_selector:LargestRested
+    show = lambda r: print(f"round {r['round']}: asked {sorted(r['selected'])}")  # noqa: E731
+    result = feddiverse.train(selector=LargestRested, aggregator="fedavg", lr=0.1, rounds=12, on_round=show)
+    print(f"worst-group accuracy {result.worst_group_accuracy:.3f}")

@@ -19,13 +19,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from feddiverse import registry
 from feddiverse.data.federation import Federation, deal
 from feddiverse.engine.local import LocalEngine
+from feddiverse.estimation.base import Oracle
 from feddiverse.experiment.checkpoint import Snapshot, Writer, pack
 from feddiverse.heterogeneity import measure
 from feddiverse.messages import BYTES_PER_SCALAR, FeatureMoments, Reply, Task, Train, Vector
 from feddiverse.models import ModelSpec, initial_theta
-from feddiverse.selection import build as build_selector
+from feddiverse.selection.uniform import Uniform
 from feddiverse.server import aggregation
 from feddiverse.server.rounds import Plan, Round, rounds
 
@@ -72,18 +74,11 @@ def theta() -> Vector:
 
 
 def play(
-    engine: LocalEngine, theta: Vector, selector: str = "uniform", num_rounds: int = 3, **settings: Any
+    engine: LocalEngine, theta: Vector, selector: str = "uniform", num_rounds: int = 3, pretraining_rounds: int = 0
 ) -> list[Round]:
-    known = {
-        "seed": 0,
-        "num_classes": 2,
-        "num_attributes": 2,
-        "pretraining_rounds": 1,
-        "estimator": "oracle",
-        **settings,
-    }
-    plan = Plan(Train(seed=0, round=0), num_rounds, num_selected=9, evaluate_every=2)
-    return list(rounds(engine, build_selector(selector, known), aggregation.Aggregator(), engine.evaluate, plan, theta))
+    made = registry.make(registry.SELECTOR, selector, {"estimator": Oracle(0, num_classes=2, num_attributes=2)})
+    plan = Plan(Train(seed=0, round=0), num_rounds, 9, evaluate_every=2, pretraining_rounds=pretraining_rounds)
+    return list(rounds(engine, made, aggregation.FedAvg(), engine.evaluate, plan, theta))
 
 
 # --- what a command imports -----------------------------------------------------------------------------------------
@@ -120,7 +115,7 @@ def test_a_round_asks_those_selected_once_and_counts_every_byte(engine: LocalEng
 
 
 def test_triplets_are_asked_for_once(engine: LocalEngine, theta: Vector) -> None:
-    first, second, *later = play(engine, theta, "feddiverse", num_rounds=4)
+    first, second, *later = play(engine, theta, "feddiverse", num_rounds=4, pretraining_rounds=1)
     assert {kind: row["messages"] for kind, row in first.traffic.items()} == {"train": 24}  # T0
     assert {kind: row["messages"] for kind, row in second.traffic.items()} == {"train": 9, "true_matrix": 24}
     assert all(set(done.traffic) == {"train"} for done in later)
@@ -198,7 +193,7 @@ def replies_of(theta: Vector, num_clients: int) -> Iterator[Reply]:
 def test_aggregation_holds_one_reply_at_a_time(name: str, most: float) -> None:
     """In units of θ: the float64 sum counts two; a reply and what is made of it are the rest."""
     theta = np.zeros(100_000, np.float32)
-    aggregator = aggregation.build(name, {})
+    aggregator = registry.make(registry.AGGREGATOR, name, {})
 
     def units(num_clients: int, step: Callable[[Vector, Iterable[Reply]], Vector]) -> float:
         return peak_bytes(lambda: step(theta, replies_of(theta, num_clients))) / theta.nbytes
@@ -227,10 +222,10 @@ def test_the_loop_keeps_no_reply_that_nobody_wants(engine: LocalEngine, theta: V
 
     def most_alive(wants_updates: bool) -> int:
         most.clear()
-        selector = build_selector("uniform", {})
+        selector = Uniform()
         selector.wants_updates = wants_updates
         plan = Plan(Train(seed=0, round=0), 1, num_selected=20, evaluate_every=1)
-        list(rounds(Watched(), selector, aggregation.Aggregator(), engine.evaluate, plan, theta))
+        list(rounds(Watched(), selector, aggregation.FedAvg(), engine.evaluate, plan, theta))
         return max(most)
 
     assert most_alive(wants_updates=False) <= 2
@@ -259,7 +254,7 @@ def test_a_checkpoint_is_written_beside_the_round_not_in_it() -> None:
     go = threading.Event()
 
     def write(snapshot: Snapshot) -> None:
-        go.wait(10)
+        go.wait()
         written.append(threading.current_thread().name)
 
     writer = Writer(write)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from feddiverse import registry
 from feddiverse.cli import app
-from feddiverse.experiment.config import AGGREGATORS, KEYS
+from feddiverse.experiment.config import KEYS, SHORTHANDS
 from feddiverse.experiment.grids import STUDIES
-from feddiverse.selection import SELECTORS
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "paper.md").read_text("utf-8")
@@ -31,8 +31,8 @@ def test_command_exists_with_its_options_and_values(line: str) -> None:
     options = {opt for parameter in COMMANDS[name].params for opt in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= options
     given = dict(pairwise(words))
-    assert given.get("--selector", "uniform") in SELECTORS
-    assert given.get("--optimizer", "fedavg") in AGGREGATORS
+    assert given.get("--selector", "uniform") in registry.SELECTOR.builtin
+    assert given.get("--aggregator", "fedavg") in {**registry.AGGREGATOR.builtin, **SHORTHANDS}
     assert given.get("--set", "seed=0").partition("=")[0] in KEYS
     if name == "study":
         assert words[0] in STUDIES

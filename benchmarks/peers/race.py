@@ -133,7 +133,7 @@ def ours(python: Path, model: str, rounds: int, processes: int, folder: Path, mo
     """`feddiverse run` itself, as a user starts it. One round more than is timed: the last is always evaluated."""
     settings = {"lr": 0.001, "evaluate_every": 1_000_000, "checkpoint": "none", "model": model}
     return [
-        str(python.parent / "feddiverse"), "run", "--federation", "cmnist-gsc", "--optimizer", "fedavg",
+        str(python.parent / "feddiverse"), "run", "--federation", "cmnist-gsc", "--aggregator", "fedavg",
         "--rounds", str(rounds + 1), "--workers", str(processes), "--out", str(folder / "run"),
         *(["--engine", "flower"] if module == "ours_on_flower" else ["--device", "cpu"]),
         *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),

@@ -9,7 +9,7 @@ from feddiverse.errors import UserError
 
 
 @contextlib.contextmanager
-def telling(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Turn a full disk, a read-only folder and their like into one sentence."""
     try:
         yield
@@ -23,7 +23,7 @@ def telling(path: Path) -> Iterator[None]:
 def write(path: Path, data: bytes) -> None:
     """Replace a file in one step: readers, and we after a crash, see the old content or the new."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with telling(path):
+    with writing(path):
         try:
             with temporary.open("wb") as stream:
                 stream.write(data)

@@ -2,10 +2,14 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
+from feddiverse import train
 from feddiverse.cli import main
+from feddiverse.experiment import finished
+from feddiverse.experiment.estimating import of_run
 
 SMALL = (
     "--federation",
@@ -36,6 +40,20 @@ def test_consensus_sees_colours_of_digits(monkeypatch: pytest.MonkeyPatch, capsy
     assert found["bytes_up"] > 24
     assert found["seconds"] > 0
     assert found["warnings"] == []
+
+
+def test_a_run_estimates_what_the_command_estimates(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`feddiverse study estimators` looks at runs: the same triplets, quality and bytes, by the same rule."""
+    assert feddiverse(monkeypatch, *SMALL, "--estimator", "consensus", "--seed", "3", "--json") in (0, None)
+    command = json.loads(capsys.readouterr().out)
+    settings = {"federation": SMALL[1], "selector": "feddiverse", "rounds": 2, "seed": 3, "num_selected": 2}
+    train(**settings, workers=1, device="cpu", out=tmp_path / "run")
+    run = of_run(finished.read(tmp_path / "run"))
+    assert run is not None
+    for key in ("r", "mae", "attribute_accuracy", "truth", "bytes_up", "bytes_down"):
+        assert run[key] == command[key], key
 
 
 def test_all_estimators_without_pretraining(

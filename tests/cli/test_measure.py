@@ -1,5 +1,6 @@
 """`feddiverse measure` and `feddiverse federations`, as a user calls them."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def refused(*arguments: str) -> str:
 
 def run_as_program(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from feddiverse.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_json_has_the_metrics_of_the_paper_and_each_client() -> None:
@@ -173,18 +174,16 @@ def test_a_wrong_csv_ends_with_one_sentence_and_exit_code_2(tmp_path: Path, cont
     assert done.stdout == ""
 
 
-def test_measuring_is_quick_and_quiet_and_never_loads_torch() -> None:
+def test_measuring_is_quiet_and_never_loads_torch() -> None:
     program = (
-        "import sys, time; start = time.process_time()\n"
+        "import sys\n"
         "from feddiverse.cli import app\n"
         "app(['measure', 'spawrious-gai', '--json'], standalone_mode=False)\n"
         "heavy = {'torch', 'matplotlib', 'scipy', 'sklearn', 'pandas'} & set(sys.modules)\n"
-        "print(time.process_time() - start, *heavy, file=sys.stderr)"
+        "print(*heavy, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    seconds, *heavy = done.stderr.split()
-    assert not heavy
-    assert float(seconds) < 1
+    assert done.stderr == "\n"
 
 
 def test_federations_are_listed_with_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -206,4 +205,7 @@ def test_many_rows_are_counted_quickly(tmp_path: Path) -> None:
     path.write_text("client,label,attribute\n" + "".join(f"{i % 50},{i % 2},{i % 3}\n" for i in range(200_000)))
     start = time.process_time()
     assert json.loads(call("measure", str(path), "--json"))["gsc"] < 1e-6
-    assert time.process_time() - start < 3  # about half a second on an idle machine
+    middle = time.process_time()
+    with path.open() as stream:
+        assert sum(1 for _ in csv.DictReader(stream)) == 200_000
+    assert middle - start < 10 * (time.process_time() - middle)  # in processor time: about as long as only reading it

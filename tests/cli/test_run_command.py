@@ -3,7 +3,9 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,19 +20,20 @@ DOCS = Path(__file__).parents[2] / "docs" / "running.md"
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Stands in for `execute`: remembers how it was called and makes two rounds up."""
+    """Stands in for `carry_out`: remembers how it was called and makes two rounds up."""
     seen: list[dict[str, Any]] = []
 
-    def fake(config: Any, out: Path, *, on_round: Any, **how: Any) -> dict[str, Any]:
+    def fake(config: Any, *, out: Path, on_round: Any, **how: Any) -> SimpleNamespace:
         seen.append({"config": config, "out": out, **how})
         for number in (1, 2):
             warnings = ["Round 1: client 3 is left out: it fell over."] if number == 1 else []
             evaluated = {"accuracy": 0.9, "worst_group_accuracy": 0.5} if number == 2 else {}
             on_round({"round": number, "seconds": 2.0, "train_loss": 0.25, "warnings": warnings, "accuracy": None,
                       "worst_group_accuracy": None, **evaluated})  # fmt: skip
-        return {"worst_group_accuracy": 0.5, "accuracy": 0.9, "rounds": 2, "seconds": 4.0, "run_dir": str(out)}
+        summary = {"worst_group_accuracy": 0.5, "accuracy": 0.9, "rounds": 2, "seconds": 4.0, "run_dir": str(out)}
+        return SimpleNamespace(summary=summary)
 
-    monkeypatch.setattr(run, "execute", fake)
+    monkeypatch.setattr(train, "carry_out", fake)
     return seen
 
 
@@ -80,18 +83,30 @@ def test_json_and_nothing_else_on_stdout(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--set", "round=3"], "Unknown key 'round' in the config; did you mean 'rounds'?"),
+        (["--set", "round=3"], "Unknown key 'round' in the config (did you mean 'rounds'?); see docs/running.md."),
         (["--set", "rounds"], "'--set rounds' is not of the form key=value."),
         (["--rounds", 0], "Config key 'rounds' must be at least 1, not 0."),
         (["--set", "lr=quick"], "Config key 'lr' must be a number, not 'quick'."),
-        (["--optimizer", "adam"], "Config key 'optimizer' must be one of fedavg, fedavgm"),
+        (
+            ["--aggregator", "fedadm"],
+            "There is no aggregator 'fedadm' (did you mean 'fedadam'?); choose one of fedavg,",
+        ),
+        (["--optimizer", "adam"], "There is no aggregator 'adam'"),
+        (["--set", "selector.temperature=3"], "The selector 'uniform' has no parameter 'temperature'; it has: none."),
         (["--config", "no.toml"], "Cannot read the config file no.toml: No such file or directory."),
         (["--resume", "nowhere"], "There is no run in nowhere: it has no config.toml."),
-        (["--federation", "nowhere"], "nowhere"),
+        (["--federation", "nowhere"], "There is no federation 'nowhere'."),
+        (["--federation", "table:nowhere.csv"], "nowhere.csv cannot be read as a CSV table"),
+        (["--federation", "gsc:table:columns.csv"], "columns.csv has no column 'image'"),
+        (["--federation", "table:clients.csv"], "clients.csv has no column 'client'"),
+        (["--federation", "gsc:cmnist", "--selector", "nobody"], "nobody"),
         (["--selector", "nobody"], "nobody"),
-        (["--engine", "cloud"], "There is no engine 'cloud': choose local, or flower"),
+        (["--engine", "cloud"], "There is no engine 'cloud'; choose one of local, flower"),
         (["--device", "toaster"], "toaster"),
-        (["--checkpoint", "no.pt"], "There is no checkpoint file no.pt; give another with --checkpoint."),
+        (
+            ["--checkpoint", "no.pt"],
+            "There is no checkpoint file and no finished run no.pt; give another with --checkpoint.",
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(
@@ -101,7 +116,11 @@ def test_mistakes_are_told_in_a_sentence(
     arguments: list[object],
     sentence: str,
 ) -> None:
+    """With an empty cache, so that mobilenet's weights are missing too: a wrong name or column is told before them."""
+    monkeypatch.setenv("FEDDIVERSE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
+    Path("columns.csv").write_text("picture,class,attribute\na.png,0,0\n")
+    Path("clients.csv").write_text("image,class,attribute,split\na.png,0,0,train\nb.png,0,0,test\n")
     assert feddiverse(monkeypatch, *arguments) == 2
     told = capsys.readouterr()
     assert told.out == ""
@@ -119,20 +138,22 @@ def test_resume_takes_the_config_from_the_directory_and_refuses_others(
     assert calls[0]["config"].seed == 3
     assert calls[0]["out"] == tmp_path
     assert calls[0]["resume"] is True
-    assert feddiverse(monkeypatch, "--resume", tmp_path, "--rounds", 6, "--set", "seed=4") == 2
-    assert "has another config: rounds (5, not 6), seed (3, not 4)" in capsys.readouterr().err
+    assert feddiverse(monkeypatch, "--resume", tmp_path, "--rounds", 6) == 0  # trains it further
+    assert calls[1]["config"] == replace(calls[0]["config"], rounds=6)
+    assert feddiverse(monkeypatch, "--resume", tmp_path, "--rounds", 4, "--set", "seed=4") == 2
+    assert "has another config: seed (3, not 4), rounds (5, not 4)" in capsys.readouterr().err
     assert feddiverse(monkeypatch, "--resume", tmp_path, "--out", "elsewhere") == 2
     assert "leave --out away" in capsys.readouterr().err
 
 
 def test_interrupted_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(config: Any, out: Path, **how: Any) -> None:
+    def interrupted(config: Any, **how: Any) -> None:
         raise KeyboardInterrupt
 
     def leave(code: int) -> None:
         raise SystemExit(code)
 
-    monkeypatch.setattr(run, "execute", interrupted)
+    monkeypatch.setattr(train, "carry_out", interrupted)
     monkeypatch.setattr(os, "_exit", leave)
     assert feddiverse(monkeypatch, "--out", "there", "--json") == 130
     assert "go on with: feddiverse run --resume there" in capsys.readouterr().err

@@ -37,11 +37,28 @@ def grid(tmp_path: Path) -> Path:
 
 def feddiverse(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from feddiverse.cli import main; main()", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def start(*words: str, cwd: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", "from feddiverse.cli import main; main()", *words]
+# Training lasts for hours once this file is there, so that nothing more is done before the kill.
+HELD = """
+import time
+from pathlib import Path
+from feddiverse.cli import main
+from feddiverse.client import tasks
+from feddiverse.messages import Train
+
+def train(*question):
+    time.sleep(3600 if Path({file!r}).exists() else 0)
+    return tasks.train(*question)
+
+tasks.ANSWERS[Train] = train
+main()
+"""
+
+
+def start_held(file: Path, *words: str, cwd: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", HELD.format(file=str(file)), *words]
     return subprocess.Popen(
         command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -49,10 +66,10 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.slow
 def test_a_study_killed_in_the_middle_goes_on_and_gives_the_same_weights(grid: Path, tmp_path: Path) -> None:
-    killed = start("study", str(grid), "--out", "killed", "--workers", "1", cwd=tmp_path)
     first = tmp_path / "killed" / "runs" / "digits-gsc-plain-seed0" / "result.json"
-    deadline = time.monotonic() + 200
-    while not first.exists() and time.monotonic() < deadline and killed.poll() is None:
+    killed = start_held(first, "study", str(grid), "--out", "killed", "--workers", "1", cwd=tmp_path)
+    while not first.exists():
+        assert killed.poll() is None
         time.sleep(0.05)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
@@ -94,6 +111,19 @@ def test_dry_run_shows_the_grid_and_runs_nothing(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_study_takes_a_table_and_tells_first_if_it_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text('[base]\nfederation = "table:mine.csv"\n[rows.plain]\nselector = "uniform"\n')
+    with pytest.raises(UserError, match=r"mine\.csv cannot be read as a CSV table"):
+        CliRunner().invoke(app, ["study", "mine.toml", "--dry-run"], catch_exceptions=False)
+    Path("mine.csv").write_text("image,class,attribute,client,split\na.png,0,0,k,train\nb.png,0,0,,test\n")
+    done = CliRunner().invoke(app, ["study", "mine.toml", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "3 runs in studies/mine" in done.output
+
+
 def test_without_a_name_studies_are_listed() -> None:
     done = CliRunner().invoke(app, ["study"])
     assert all(name in done.output for name in ("quickstart", "selection", "optimizers", "ablation", "FILE.toml"))
@@ -102,7 +132,7 @@ def test_without_a_name_studies_are_listed() -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["study", "selektion"], "There is no study 'selektion'. Did you mean 'selection'"),
+        (["study", "selektion"], "There is no study 'selektion' (did you mean 'selection'?)"),
         (["study", "selection", "--preset", "slow"], "There is no preset 'slow'"),
         (["study", "selection", "--seeds", "a,b"], "--seeds takes whole numbers"),
         (["study", "selection", "--federations", "mars"], "The study has no federation 'mars'"),
@@ -110,15 +140,15 @@ def test_without_a_name_studies_are_listed() -> None:
         (["study", "selection", "--set", "selector=oort"], "would undo what the study compares"),
         (["study", "quickstart", "--set", "federation=gai:digits"], "would undo what the study compares"),
         (["study", "quickstart", "--set", "seed=9"], "given by --seeds"),
-        (["study", "quickstart", "--set", "model=nosuch"], "There is no model named 'nosuch'"),
+        (["study", "quickstart", "--set", "model=nosuch"], "There is no model 'nosuch'"),
         (["study", "quickstart", "--set", "model=:x"], "The model ':x' cannot be imported"),
-        (["study", "quickstart", "--set", "estimator=.a:x"], "The estimator '.a:x' cannot be loaded"),
+        (["study", "quickstart", "--set", "estimator=.a:x"], "The estimator '.a:x' cannot be imported"),
         (["study", "quickstart", "--set", "estimator=concensus"], "There is no estimator 'concensus'"),
         (["study", "quickstart", "--device", "nosuch"], "There is no device 'nosuch'"),
         (["study", "quickstart", "--reuse", "nowhere"], "nowhere is no study to take runs from"),
         (["study", "quickstart", "--out", "a-file"], "a-file is a file"),
         (["study", "mine.toml", "--source", "cmnist"], "--preset and --source are for the paper's studies"),
-        (["study", "mine.toml"], "Unknown selector 'unifrom'"),
+        (["study", "mine.toml"], "There is no selector 'unifrom' (did you mean 'uniform'?)"),
         (["report", "nowhere"], "nowhere is not a directory"),
         (["report", "."], ". holds no finished run"),
         (["report", ".", "--figure-format", "gif"], "--figure-format must be pdf, svg or png"),

@@ -1,14 +1,15 @@
 """Consensus on a client: its sums are what they claim, add up over clients, and its count is the most likely one."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from feddiverse.estimation.directions import Scatter
 from scipy.optimize import minimize_scalar
 
-from feddiverse.client import consensus as moments
+from feddiverse.client import consensus
 from feddiverse.data.federation import Samples
+from feddiverse.estimation.directions import Scatter
 from feddiverse.messages import AttributeTriplet, FeatureHistogram, FeatureMoments, Reply
 
 MODEL = SimpleNamespace(spec=SimpleNamespace(num_classes=3))
@@ -17,7 +18,7 @@ MODEL = SimpleNamespace(spec=SimpleNamespace(num_classes=3))
 @pytest.fixture(autouse=True)
 def _features(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let "pictures" be the features themselves."""
-    monkeypatch.setattr(moments, "features", lambda theta, samples, model: samples.x)
+    monkeypatch.setattr(consensus, "features", lambda theta, samples, model: samples.x)
 
 
 def some(n: int = 40, d: int = 5, classes: int = 3, seed: int = 0) -> Samples:
@@ -27,7 +28,7 @@ def some(n: int = 40, d: int = 5, classes: int = 3, seed: int = 0) -> Samples:
 
 
 def moments_of(samples: Samples, dimensions: int = 9) -> Reply:
-    return moments.feature_moments(FeatureMoments(0, 1, dimensions), None, 0, samples, MODEL)  # type: ignore[arg-type]
+    return consensus.feature_moments(FeatureMoments(0, 1, dimensions), None, 0, samples, MODEL)  # type: ignore[arg-type]
 
 
 def test_moments_are_those_of_numpy() -> None:
@@ -51,13 +52,13 @@ def test_message_has_the_documented_size() -> None:
 
 def test_projection_is_shared_and_only_for_more_features_than_asked() -> None:
     x = some(d=30).x.astype(np.float32)
-    a, b = (moments.projected(FeatureMoments(7, round, 6), x) for round in (1, 9))
+    a, b = (consensus.projected(FeatureMoments(7, round, 6), x) for round in (1, 9))
     assert a.shape == (40, 6)
     np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(moments.projected(FeatureMoments(7, 1, 30), x), x)
+    np.testing.assert_array_equal(consensus.projected(FeatureMoments(7, 1, 30), x), x)
     # Distances survive a random projection on average.
     wide = np.random.default_rng(0).normal(size=(300, 1000)).astype(np.float32)
-    narrow = moments.projected(FeatureMoments(0, 1, 200), wide)
+    narrow = consensus.projected(FeatureMoments(0, 1, 200), wide)
     ratio = np.square(narrow).sum(1) / np.square(wide).sum(1) * 1000 / 200
     assert ratio.mean() == pytest.approx(1, abs=0.05)
 
@@ -68,7 +69,7 @@ def test_histogram_counts_everyone_once_and_keeps_what_is_beyond_the_grid() -> N
     task = FeatureHistogram(
         0, 1, directions=np.ones((1, 1), np.float32), origin=np.zeros(1, np.float32), bins=10, reach=5.0
     )
-    reply = moments.feature_histogram(task, None, 0, samples, MODEL)  # type: ignore[arg-type]
+    reply = consensus.feature_histogram(task, None, 0, samples, MODEL)  # type: ignore[arg-type]
     assert reply.vector is not None
     counts = reply.vector.reshape(3, 10)
     np.testing.assert_array_equal(counts[0], [2, 0, 0, 0, 0, 0, 0, 0, 0, 1])
@@ -79,16 +80,16 @@ def test_a_clients_shares_maximise_the_posterior() -> None:
     """Against a one-dimensional optimiser: the attribute boundary EM settles on is that of the best share."""
     rng = np.random.default_rng(3)
     p = np.concatenate([rng.normal(0, 1, 90), rng.normal(2, 1, 10)])
-    likelihoods = moments.log_likelihoods(p[:, None], np.array([[[0.0], [2.0]]], np.float32))
+    likelihoods = consensus.log_likelihoods(p[:, None], np.array([[[0.0], [2.0]]], np.float32))
     prior = np.array([0.6, 0.4])
 
     def cost(share: float) -> float:
         mixed = np.log(np.exp(likelihoods) @ [1 - share, share]).sum()
-        return -float(mixed + moments.PRIOR_SAMPLES * (prior @ np.log([1 - share, share])))
+        return -float(mixed + consensus.PRIOR_SAMPLES * (prior @ np.log([1 - share, share])))
 
     best = minimize_scalar(cost, bounds=(1e-6, 1 - 1e-6), method="bounded").x
     expected = np.log(best / (1 - best)) + likelihoods[:, 1] - likelihoods[:, 0] > 0
-    found = moments.most_likely(likelihoods, np.zeros(100, np.int64), prior[None])
+    found = consensus.most_likely(likelihoods, np.zeros(100, np.int64), prior[None])
     np.testing.assert_array_equal(found, expected)
     # A plain threshold half-way would count far too many of the rare attribute.
     assert abs(found.sum() - 10) < abs((p > 1).sum() - 10)
@@ -96,13 +97,16 @@ def test_a_clients_shares_maximise_the_posterior() -> None:
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_tiny_clients_are_no_trouble(n: int) -> None:
-    samples = some(n, d=2, classes=1)
+    samples = replace(some(n, d=2, classes=1), a=None)
     assert np.isfinite(moments_of(samples).vector).all()  # type: ignore[arg-type]
     task = AttributeTriplet(
         0, 1, directions=np.eye(2, 1, dtype=np.float32), origin=np.zeros(1, np.float32),
         centres=np.array([[[-500.0], [900.0]]] * 3, np.float32), shares=np.full((3, 2), 0.5, np.float32), matrix=True,
     )  # fmt: skip
-    reply = moments.attribute_triplet(task, None, 0, samples, MODEL)  # type: ignore[arg-type]
+    reply = consensus.attribute_triplet(task, None, 0, samples, MODEL)  # type: ignore[arg-type]
     assert reply.metrics == {"ci": 1.0, "ai": 1.0, "sc": 0.0}
     np.testing.assert_array_equal(reply.vector, [n, 0, 0, 0, 0, 0])
     assert reply.num_bytes == 24 + 24
+    compared = consensus.attribute_triplet(task, None, 0, replace(samples, a=np.ones(n, np.int64)), MODEL)  # type: ignore[arg-type]
+    assert compared.metrics == {**reply.metrics, "evaluation_only.0.1": n}  # where the truth is known
+    assert compared.num_bytes == reply.num_bytes

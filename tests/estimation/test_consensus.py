@@ -1,15 +1,18 @@
 """Consensus from first question to triplets, on made-up features and real client code."""
 
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from synthetic_features import Clients, without_a_model
 
+from feddiverse import registry
+from feddiverse.estimation import consensus
 from feddiverse.estimation.base import Estimator
+from feddiverse.experiment.truth import TruthKept, compare
 from feddiverse.heterogeneity import triplet
 from feddiverse.messages import AttributeTriplet, FeatureHistogram, FeatureMoments, Reply, Task
-from feddiverse.server import consensus, estimation, quality
 
 GSC = np.array(
     2 * [[[45, 45], [5, 5]]] + 2 * [[[5, 5], [45, 45]]] + 2 * [[[45, 5], [45, 5]]] + 2 * [[[5, 45], [5, 45]]]
@@ -24,8 +27,9 @@ def _features(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build(counts: np.ndarray, **settings: object) -> Estimator:
     _, num_classes, num_attributes = counts.shape
-    known = {"seed": 0, "num_classes": num_classes, "num_attributes": num_attributes, "evaluation": True}
-    return estimation.build("consensus", known | settings)
+    known = {"seed": 0, "num_classes": num_classes, "num_attributes": num_attributes}
+    made: Estimator = registry.make(registry.ESTIMATOR, "consensus", known | settings)
+    return made
 
 
 def random_counts(num_clients: int, num_classes: int, num_attributes: int) -> np.ndarray:
@@ -40,7 +44,9 @@ def random_counts(num_clients: int, num_classes: int, num_attributes: int) -> np
 )
 def test_triplets_and_attributes_are_found(counts: np.ndarray) -> None:
     clients, estimator = Clients(counts, gap=5), build(counts)
-    report = quality.compare(estimator.estimate(1, clients.sizes, clients.ask), counts, estimator.confusion)
+    truth = TruthKept(SimpleNamespace(ask=lambda task, theta, ids: clients.ask(task, ids)))  # type: ignore[arg-type]
+    found = estimator.estimate(1, clients.sizes, lambda task, ids: truth.ask(task, None, ids))  # type: ignore[arg-type]
+    report = compare(found, counts, truth.confusion)
     assert [type(task) for task in clients.asked] == [FeatureMoments, FeatureHistogram, AttributeTriplet]
     assert estimator.warnings == []
     assert report["r"]["ci"] == pytest.approx(1)
@@ -52,7 +58,7 @@ def test_triplets_and_attributes_are_found(counts: np.ndarray) -> None:
 def test_overlapping_values_are_counted_without_much_bias() -> None:
     """Two deviations and a half apart, one sample in ten is on the wrong side: a threshold would halve SC."""
     clients, estimator = Clients(GSC, gap=2.5), build(GSC)
-    report = quality.compare(estimator.estimate(1, clients.sizes, clients.ask), GSC)
+    report = compare(estimator.estimate(1, clients.sizes, clients.ask), GSC)
     assert report["r"]["sc"] > 0.9
     assert report["mae"]["sc"] < 0.12
 
@@ -157,7 +163,7 @@ def test_one_first_answer_is_not_all_there_is_to_learn_from() -> None:
     clients.dead = set()
     resumed = build(GSC)
     resumed.restore(estimator.state())
-    report = quality.compare(resumed.estimate(3, clients.sizes, clients.ask), GSC)
+    report = compare(resumed.estimate(3, clients.sizes, clients.ask), GSC)
     assert report["r"]["sc"] > 0.98
     assert resumed.warnings == []
 
@@ -171,4 +177,4 @@ def test_a_first_client_on_its_own_does_not_blind_the_estimator_for_good() -> No
     rest = {k: size for k, size in clients.sizes.items() if k != 3}
     found = estimator.estimate(2, rest, clients.ask)
     assert {matrix.shape for matrix in estimator.matrices.values()} == {(2, 2)}
-    assert quality.compare(found, GSC)["r"]["sc"] > 0.98
+    assert compare(found, GSC)["r"]["sc"] > 0.98

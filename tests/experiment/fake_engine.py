@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from feddiverse.data.federation import Federation
+from feddiverse.experiment.opening import Opened
 from feddiverse.messages import Ask, Plain, Reply, Task, Vector
 from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
@@ -16,8 +16,8 @@ class NoiseEngine:
 
     broken: frozenset[int] = frozenset()
 
-    def __init__(self, federation: Federation, spec: object) -> None:
-        self._federation = federation
+    def __init__(self, run: Opened, workers: int, device: str) -> None:
+        self._federation = run.federation
         self.closed = False
 
     @property
@@ -56,4 +56,7 @@ class Warned(Selector):
         return sorted(clients)[:k]
 
     def findings(self) -> Plain:
-        return {"triplets": {"0": [0.5, 0.0, 0.0], "5": [0.0, 0.5, 0.1]}, "warnings": ["all clients look alike"]}
+        return {"triplets": {"0": [0.5, 0.0, 0.0], "5": [0.0, 0.5, 0.1]}}
+
+    def warnings(self) -> list[str]:
+        return ["all clients look alike"]

@@ -8,7 +8,8 @@ import pytest
 from feddiverse.data import open_federation
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import Config
-from feddiverse.experiment.environment import describe, fingerprint, refuse_other_inputs, starting_weights
+from feddiverse.experiment.environment import describe, fingerprint, refuse_other_inputs
+from feddiverse.experiment.opening import starting_weights
 
 
 def test_the_fingerprint_is_that_of_who_holds_what() -> None:

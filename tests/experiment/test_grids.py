@@ -6,8 +6,20 @@ from pathlib import Path
 import pytest
 
 from feddiverse.errors import UserError
-from feddiverse.experiment import published
 from feddiverse.experiment.grids import PRESETS, SEEDS, STUDIES, from_toml
+from feddiverse.experiment.study import Study
+from feddiverse.report import published
+
+
+def published_by_place(study: Study) -> dict[tuple[str, str], tuple[float, float]]:
+    """What the report would show beside a whole study."""
+    found = {
+        (run.row, run.column): published.value(
+            study.name, run.config, study.stands_for.get(run.column, run.config.federation)
+        )
+        for run in study.runs
+    }
+    return {place: value for place, value in found.items() if value is not None}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -19,7 +31,6 @@ def test_every_grid_has_valid_runs_with_different_names(name: str, preset: str, 
     assert len(set(names)) == len(names)
     assert {run.config.seed for run in study.runs} == set(SEEDS)
     places = {(run.row, run.column) for run in study.runs}
-    assert set(study.published) <= places
     assert set(study.baselines.values()) <= {row for row, _ in places}
 
 
@@ -27,11 +38,14 @@ def test_selection_is_table_one_with_both_estimators() -> None:
     study = STUDIES["selection"]("paper", "", SEEDS)
     assert len({run.row for run in study.runs}) == 8
     assert len({run.column for run in study.runs}) == 7
-    assert study.published["FedDiverse", "cmnist-gsc"] == (94.01, 0.98)
-    assert study.published["FedDiverse (paper’s estimator)", "cmnist-gsc"] == (94.01, 0.98)
-    assert ("FedPNS", "spawrious-gci-100") not in study.published
+    values = published_by_place(study)
+    assert values["FedDiverse", "cmnist-gsc"] == (94.01, 0.98)
+    assert values["FedDiverse (paper’s estimator)", "cmnist-gsc"] == (94.01, 0.98)
+    assert ("FedPNS", "spawrious-gci-100") not in values
+    ours = [value for (row, _), value in values.items() if "estimator" not in row]
+    assert sorted(ours) == sorted(published.SELECTION.values())  # every number has its place, and only one
     nova = next(run.config for run in study.runs if run.row == "FedNova")
-    assert (nova.selector, nova.optimizer, nova.rounds) == ("everyone", "fednova", 200)
+    assert (nova.selector, nova.aggregator, nova.rounds) == ("everyone", "fednova", 200)
 
 
 def test_quick_uses_digits_and_says_so() -> None:
@@ -56,9 +70,23 @@ def test_ablation_has_the_papers_six_rows_and_estimated_matrices() -> None:
     study = STUDIES["ablation"]("paper", "", [0])
     known = next(run.config for run in study.runs if run.row == "T0=20, known, N^k" and run.column == "FedAvg")
     assert (known.selector, known.estimator, known.pretraining_rounds) == ("group_balance", "oracle", 20)
-    assert study.published["T0=20, known, N^k", "FedAvg"] == (49.74, 2.30)
+    values = published_by_place(study)
+    assert values["T0=20, known, N^k", "FedAvg"] == (49.74, 2.30)
+    assert values["Uniform random", "FedAvgM"] == (42.42, 0.59)
+    assert ("T0=1, predicted (consensus), N^k", "FedAvg") not in values
+    shown = [value for (row, _), value in values.items() if "estimator" not in row and row != "Uniform random"]
+    assert sorted(shown) == sorted(published.ABLATION.values())
     ours = next(run.config for run in study.runs if run.row == "T0=1, predicted (consensus), N^k")
     assert (ours.selector, ours.estimator) == ("group_balance", "consensus")
+
+
+def test_optimizers_is_table_three_whatever_the_pictures() -> None:
+    values = published_by_place(STUDIES["optimizers"]("paper", "", [0]))
+    shown = [value for (row, _), value in values.items() if "estimator" not in row]
+    assert sorted(shown) == sorted(published.OPTIMIZERS.values())
+    elsewhere = published_by_place(STUDIES["optimizers"]("quick", "", [0]))
+    assert elsewhere["FedAvgM + FedProx · FedDiverse", "dist:digits"] == (53.84, 0.90)
+    assert published_by_place(STUDIES["quickstart"]("quick", "", [0])) == {}
 
 
 def test_published_numbers_agree_with_what_the_paper_says_of_them() -> None:
@@ -130,5 +158,5 @@ def test_mistakes_in_a_grid_are_told(tmp_path: Path, text: str, complaint: str) 
 
 def test_a_wrong_setting_names_the_run_and_the_nearest_key(tmp_path: Path) -> None:
     (tmp_path / "g.toml").write_text("[rows.a]\nselektor = 'uniform'\n")
-    with pytest.raises(UserError, match="'selektor' in the study's run 'digits-gsc-a-seed0'; did you mean 'selector'"):
+    with pytest.raises(UserError, match=r"'selektor' in the study's run 'digits-gsc-a-seed0'.*did you mean 'selector'"):
         from_toml(tmp_path / "g.toml", [0]).runs[0].config  # noqa: B018

@@ -5,14 +5,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from feddiverse import registry
 from feddiverse.cli import app, console
-from feddiverse.cli.overhead import size
 from feddiverse.experiment import overhead
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.overhead import METHODS, cost
-from feddiverse.selection import SELECTORS
-
-FEDERATION = {"num_selected": 2, "counts": [[[1]]] * 5}
+from feddiverse.report.published import OVERHEAD
 
 
 def traffic(messages: int, each: float = 100.0) -> dict[str, float]:
@@ -34,7 +32,7 @@ RECORDS = [
 
 
 def test_overhead_is_what_goes_beyond_training_the_chosen() -> None:
-    found = cost(METHODS[0], Config(), RECORDS, FEDERATION)
+    found = cost(RECORDS, num_clients=5, num_selected=2)
     assert (found.rounds, found.num_clients, found.num_selected) == (4, 5, 2)
     assert found.first == {"messages": 8, "bytes_down": 800, "bytes_up": 80, "client_seconds": 16}
     assert found.each == {"messages": 1.5, "bytes_down": 12, "bytes_up": 15, "client_seconds": 3}
@@ -44,37 +42,42 @@ def test_overhead_is_what_goes_beyond_training_the_chosen() -> None:
 
 
 def test_every_selector_has_a_row_and_every_row_a_config() -> None:
-    assert {method.config["selector"] for method in METHODS} == set(SELECTORS)
-    assert all(Config(**method.config) for method in METHODS)
-
-
-def test_sizes_are_readable() -> None:
-    assert [size(n) for n in (0, 3, 999, 1000, 5_624_900, 3e12, -2e6)] == [
-        "0 B", "3 B", "999 B", "1 kB", "5.625 MB", "3000 GB", "-2 MB"
-    ]  # fmt: skip
+    assert {settings["selector"] for settings in METHODS.values()} == set(registry.names(registry.SELECTOR))
+    assert all(Config(**settings) for settings in METHODS.values())
+    assert METHODS.keys() == OVERHEAD.keys()
 
 
 def test_the_command_prints_formulas_beside_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(values, rounds, methods, workers, on_method):
         assert values == {"federation": "digits-gsc", "seed": 0, "num_selected": 2}
-        return (cost(method, Config(), RECORDS, FEDERATION) for method in methods)
+        return ((method, cost(RECORDS, 5, 2)) for method in methods)
 
     monkeypatch.setattr(overhead, "measure", measure)
     monkeypatch.setattr(console.out, "width", 200)
     shown = CliRunner().invoke(app, ["overhead", "--federation", "digits-gsc", "--set", "num_selected=2"]).output
-    for text in ("O(K²|θ|²)", "∀k: 2·O(n_k|θ|)", "paper_triplet", "934 B", "800 B", "Label entropy", "0.2000"):
+    for text in (
+        "O(K²|θ|²)",
+        "∀k: 2·O(n_k|θ|)",
+        "paper_triplet",
+        "800 bytes",
+        "1.1 kB",
+        "K = 5 clients, κ = 2",
+        "Label entropy *",
+        "200.0 ms",
+    ):
         assert text in shown
     plain = CliRunner().invoke(app, ["overhead", "--set", "num_selected=2", "--paper-only", "--json"]).output
     rows = json.loads(plain)
-    assert [row["method"]["name"] for row in rows] == [method.name for method in METHODS if method.in_paper]
+    assert [row["method"]["name"] for row in rows] == [name for name, row in OVERHEAD.items() if row.in_paper]
+    assert rows[0]["method"]["server"] == "O(K)"
     assert rows[0]["first"]["bytes_down"] == 800
 
 
 @pytest.mark.slow
 def test_measured_on_digits() -> None:
     """Uniform has no overhead; Fed-CBS costs two numbers a client, once."""
-    methods = tuple(method for method in METHODS if method.config["selector"] in ("uniform", "fed_cbs"))
-    uniform, fed_cbs = overhead.measure({"federation": "digits-gsc"}, 3, methods, workers=1)
+    found = dict(overhead.measure({"federation": "digits-gsc"}, 3, ["Uniform", "Fed-CBS"], workers=1))
+    uniform, fed_cbs = found["Uniform"], found["Fed-CBS"]
     assert set(uniform.extra.values()) == {0.0}
     assert uniform.kinds.keys() == {"train"}
     assert fed_cbs.kinds["label_counts"]["bytes_up"] == 24 * 2 * 4 == fed_cbs.first["bytes_up"]

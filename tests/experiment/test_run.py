@@ -1,4 +1,4 @@
-"""`execute` over a fake engine: what a run directory holds, and that interruptions leave no trace in the result."""
+"""`carry_out` over a fake engine: what a run directory holds, and that interruptions leave no trace in the result."""
 
 import hashlib
 import json
@@ -9,15 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_engine import BrokenEngine, NoiseEngine
-from feddiverse.experiment.train import carry_out
 from safetensors.numpy import load_file
 
 from feddiverse.errors import RunError, UserError
+from feddiverse.experiment import train
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.run_directory import RunDirectory, read_records
+from feddiverse.experiment.train import carry_out
 
 CONFIG = Config(rounds=6, evaluate_every=4, num_selected=3, seed=7)
 TIMES = ("seconds", "selection_seconds", "traffic")
+
+
+def execute(config: Config, out: Path, **how: Any) -> dict[str, Any]:
+    """What the result of the run says."""
+    return carry_out(config, out=out, **how).summary
 
 
 def never(*_: object) -> Any:
@@ -73,10 +79,10 @@ def test_a_directory_of_another_config_is_refused(whole: tuple[Path, dict[str, A
         execute(Config(rounds=6, evaluate_every=4, num_selected=3, seed=8), whole[0], engine=never)
 
 
-@pytest.mark.parametrize("optimizer", ["fedavgm", "fednova", "fedyogi"])
+@pytest.mark.parametrize("aggregator", ["fedavgm", "fednova", "fedyogi"])
 @pytest.mark.parametrize("stop", [1, 3, 6])
-def test_interrupted_and_resumed_gives_the_same_bits(tmp_path: Path, optimizer: str, stop: int) -> None:
-    config = Config(rounds=6, evaluate_every=4, num_selected=3, selector="round_robin", optimizer=optimizer)
+def test_interrupted_and_resumed_gives_the_same_bits(tmp_path: Path, aggregator: str, stop: int) -> None:
+    config = Config(rounds=6, evaluate_every=4, num_selected=3, selector="round_robin", aggregator=aggregator)
     expected = execute(config, tmp_path / "whole", engine=NoiseEngine)
     engines: list[NoiseEngine] = []
 
@@ -101,10 +107,8 @@ def test_interrupted_and_resumed_gives_the_same_bits(tmp_path: Path, optimizer: 
 
 
 def test_seconds_add_up_over_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from feddiverse.experiment import train
-
     now = [0.0]
-    monkeypatch.setattr(run.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(train.time, "perf_counter", lambda: now[0])
 
     def slow(stop: int) -> Any:
         def on_round(record: dict[str, Any]) -> None:
@@ -129,7 +133,7 @@ def test_resume_needs_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("checkpoint", "/no/such/file.pt", "There is no checkpoint file /no/such/file.pt"),
+        ("checkpoint", "/no/such/file.pt", "There is no checkpoint file and no finished run /no/such/file.pt"),
         ("federation", "nowhere-gsc", "nowhere"),
         ("selector", "nobody", "nobody"),
     ],
@@ -235,7 +239,7 @@ def test_a_full_disk_in_the_middle_is_told_and_the_run_goes_on_later(
 
 
 def test_engines_that_are_not_there_are_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="There is no engine 'cloud': choose local"):
+    with pytest.raises(UserError, match="There is no engine 'cloud'; choose one of local, flower"):
         execute(CONFIG, tmp_path / "a", engine="cloud")
     assert not (tmp_path / "a").exists()
 

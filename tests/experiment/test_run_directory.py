@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,36 @@ def test_a_forked_worker_that_outlives_the_run_does_not_hold_it(tmp_path: Path) 
     RunDirectory(tmp_path, CONFIG).close()
     done.set()
     worker.join()
+
+
+def test_a_killed_run_is_free_even_while_a_worker_it_forked_lives(tmp_path: Path) -> None:
+    """A lock of the whole process family would hold the run until the last worker is gone."""
+    code = (
+        "import os, sys, time; from pathlib import Path; from feddiverse.experiment.run_directory import *\n"
+        "directory = RunDirectory(Path(sys.argv[1]), Config(rounds=4))\n"
+        "worker = os.fork()\n"
+        "if worker == 0: sys.stdin.read(); os._exit(0)\n"  # lives until its standard input ends
+        "print(worker, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        worker = int(owner.stdout.readline())
+        with pytest.raises(UserError, match="Another process is working on the run"):
+            RunDirectory(tmp_path, CONFIG)
+        owner.kill()
+        owner.wait()
+        os.kill(worker, 0)  # still there
+        RunDirectory(tmp_path, CONFIG).close()
+
+
+def test_closing_in_another_thread_frees_the_run(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path, CONFIG)
+    closer = threading.Thread(target=directory.close)
+    closer.start()
+    closer.join()
+    RunDirectory(tmp_path, CONFIG).close()
 
 
 def test_lines_after_the_checkpoint_and_torn_ones_are_cut_off(tmp_path: Path) -> None:
@@ -183,7 +214,7 @@ def test_no_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"There is no run in .*: it has no config.toml"):
         read_config(tmp_path)
     (tmp_path / "config.toml").write_text("round = 3")
-    with pytest.raises(UserError, match=r"Unknown key 'round' in .*config.toml; did you mean 'rounds'"):
+    with pytest.raises(UserError, match=r"Unknown key 'round' in .*config.toml \(did you mean 'rounds'\?\)"):
         read_config(tmp_path)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from feddiverse.errors import UserError
-from feddiverse.experiment.config import to_toml
+from feddiverse.experiment import finished
 from feddiverse.experiment.expectation import correction, wall_seconds
 from feddiverse.experiment.grids import METHODS, STUDIES
-from feddiverse.experiment.study import Planned, Study, StudyDirectory, carry_out, copy_run, finished_runs
+from feddiverse.experiment.study import Planned, Study, StudyDirectory, carry_out, finished_runs
 
 
 def grid(rows: tuple[str, ...] = ("Uniform random", "FedDiverse"), seeds: int = 2, **settings: Any) -> Study:
@@ -21,9 +21,21 @@ def grid(rows: tuple[str, ...] = ("Uniform random", "FedDiverse"), seeds: int = 
 
 
 def finish(run: Planned, path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "config.toml").write_text(to_toml(run.config))
-    (path / "result.json").write_text(json.dumps({"seconds": 2 * wall_seconds(run.config, 2)}))
+    """The least that a finished run is: one round, one group tested."""
+    group = {"class": 0, "attribute": 0, "correct": 1, "count": 2, "accuracy": 0.5}
+    tested = {"accuracy": 0.5, "worst_group_accuracy": 0.5, "groups": [group]}
+    traffic = {"train": {"messages": 1, "bytes_down": 8, "bytes_up": 8, "client_seconds": 0.1}}
+    record = {"round": 1, "phase": "selected", "selected": [0], "traffic": traffic, "train_loss": 0.7, "seconds": 1.0}
+    seconds = 2 * wall_seconds(run.config, 2)
+    finished.Run(
+        name=path.name,
+        config=run.config,
+        result={**tested, "rounds": 1, "seconds": seconds, "theta_sha256": "f"},
+        federation={"counts": [[[2, 1]]], "class_names": ["y"], "attribute_names": ["a", "b"]},
+        rounds=[{**record, **tested, "selection_seconds": 0.0, "bytes_down": 8, "bytes_up": 8}],
+        triplets={},
+        environment={},
+    ).save(path)
 
 
 def test_names_are_readable_and_differ() -> None:
@@ -116,8 +128,8 @@ def test_equal_runs_of_another_study_are_taken_over(tmp_path: Path) -> None:
     found = finished_runs([there.path])
     assert other.config not in found
     renamed = replace(same, row="Another name")
-    copy_run(found[renamed.config], tmp_path / "here")
-    assert (tmp_path / "here" / "result.json").exists()
+    found[renamed.config].save(tmp_path / "here")
+    assert finished.read(tmp_path / "here") == replace(found[same.config], name="here")
     assert not (tmp_path / "here" / "checkpoint.safetensors").exists()
     (there.run_path(same) / "result.json").write_text("")  # a full disk's
     assert finished_runs([there.path]) == {}
@@ -142,5 +154,5 @@ def test_expected_time_is_corrected_by_what_was_measured(tmp_path: Path) -> None
     assert correction(study.runs, directory, 2) == 1
     finish(study.runs[0], directory.run_path(study.runs[0]))
     assert correction(study.runs, directory, 2) == pytest.approx(2)
-    everyone = replace(study.runs[0], settings={"selector": "everyone", "optimizer": "fednova"})
+    everyone = replace(study.runs[0], settings={"selector": "everyone", "aggregator": "fednova"})
     assert wall_seconds(everyone.config, 2) > wall_seconds(study.runs[0].config, 2)

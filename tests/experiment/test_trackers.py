@@ -35,6 +35,21 @@ def test_tensorboard_reads_what_was_tracked(run: Path) -> None:
     assert events.Scalars("group_accuracy/class0_attribute1")[0].value == pytest.approx(0.9)
 
 
+def test_a_run_that_goes_on_hides_what_tensorboard_had_beyond_its_checkpoint(run: Path) -> None:
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    first = trackers.tracker("tensorboard", run)
+    for t in (1, 2, 3):
+        first(record(t))
+    (older,) = (run / "tensorboard").iterdir()
+    older.rename(older.with_name("events.out.tfevents.0"))  # read first, whatever the clock's resolution
+    second = trackers.tracker("tensorboard", run)  # the checkpoint was that of round 1
+    for t in (2, 3):
+        second(record(t) | {"train_loss": 7.0})
+    events = loader.EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train_loss")] == [(1, 1.0), (2, 7.0), (3, 7.0)]
+
+
 @pytest.mark.slow  # importing MLflow alone takes seconds
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_mlflow_reads_what_was_tracked(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +64,7 @@ def test_mlflow_reads_what_was_tracked(run: Path, monkeypatch: pytest.MonkeyPatc
     experiment = client.get_experiment_by_name("feddiverse")
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "FINISHED"
-    assert found.data.params["optimizer"] == "fedavgm"
+    assert found.data.params["aggregator"] == "fedavgm"
     history = client.get_metric_history(found.info.run_id, "train_loss")
     assert [(m.step, m.value) for m in history] == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
 

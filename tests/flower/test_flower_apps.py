@@ -9,20 +9,18 @@ from pathlib import Path
 
 import pytest
 from fake_grid import FakeGrid
-from feddiverse.experiment.train import carry_out
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from feddiverse.cli.run import _engine
-from feddiverse.data import open_federation
+from feddiverse import registry
 from feddiverse.errors import RunError, UserError
 from feddiverse.experiment.config import KEYS, Config
+from feddiverse.experiment.opening import open_run
+from feddiverse.experiment.run_directory import read_config, read_json
+from feddiverse.experiment.train import carry_out
 from feddiverse.flower import apps, simulation
-from feddiverse.flower.partition_file import read_partition, write_partition
-from feddiverse.flower.site import FileSite, SimulatedSite, open_site
-from feddiverse.messages import Train
-from feddiverse.models import ModelSpec, initial_theta
+from feddiverse.flower.site import SimulatedSite
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -30,11 +28,55 @@ RUN_CONFIG = PROJECT["tool"]["flwr"]["app"]["config"]
 
 
 def test_run_config_keys_are_those_of_our_config() -> None:
-    assert set(RUN_CONFIG) == set(KEYS) | set(apps.ENGINE_KEYS)
+    assert set(RUN_CONFIG) == {*KEYS, apps.SET, *apps.ENGINE_KEYS}
     config = apps.read_config(RUN_CONFIG)
     assert config == Config(selector="feddiverse", rounds=3, evaluate_every=1)
-    with pytest.raises(UserError, match="Unknown key 'selektor' in the run config; did you mean 'selector'"):
+    with pytest.raises(UserError, match=r"Unknown key 'selektor' in the run config \(did you mean 'selector'"):
         apps.read_config({**RUN_CONFIG, "selektor": "uniform"})
+
+
+def test_parameters_of_parts_pass_through_as_dotted_keys_and_by_set() -> None:
+    expected = Config(
+        federation="digits-gsc", selector="mine:Mine", rounds=3, evaluate_every=1,
+        options={"selector": {"temperature": 3, "by": "size and age"}},
+    )  # fmt: skip
+    given = {**RUN_CONFIG, "selector": "mine:Mine"}
+    assert apps.read_config({**given, "selector.temperature": 3, "selector.by": "size and age"}) == expected
+    by_set = {**given, "set": "selector.temperature=3 'selector.by=size and age'"}
+    assert apps.read_config(by_set) == expected
+    with pytest.raises(UserError, match="'set' in the run config is not of the form 'key=value key=value'"):
+        apps.read_config({**RUN_CONFIG, "set": "selector.by='size"})
+    with pytest.raises(UserError, match="'--set temperature' is not of the form key=value"):
+        apps.read_config({**RUN_CONFIG, "set": "temperature"})
+
+
+def test_a_run_of_the_server_app_is_as_one_of_the_command_line(tmp_path: Path) -> None:
+    grid = FakeGrid(apps.client_app, 6)
+    settings = {
+        "federation": "dirichlet(alpha=0.3,clients=6,samples=300,select=2):digits", "seed": 2,
+        "set": "selector.coverage=2", "consensus_dimensions": 16, "out": str(tmp_path / "app"),
+    }  # fmt: skip
+    grid.run_config = {**RUN_CONFIG, **settings}
+    apps.server_app(grid, Context(1, 0, {}, RecordDict(), grid.run_config))
+    config = read_config(tmp_path / "app")
+    assert (config.selector, config.coverage, config.pretraining_rounds) == ("feddiverse", 2.0, 1)
+    local = carry_out(config, out=tmp_path / "local", device="cpu")
+    there = {folder: {path.name for path in (tmp_path / folder).iterdir()} for folder in ("app", "local")}
+    assert there["app"] == there["local"]
+    for name in ("config.toml", "federation.json", "model.json", "environment.json", "triplets.json"):
+        assert (tmp_path / "app" / name).read_text() == (tmp_path / "local" / name).read_text(), name
+    summary = read_json(tmp_path / "app/result.json")
+    assert summary is not None
+    same = ("theta_sha256", "groups", "bytes_up", "bytes_down", "selection", "config")
+    assert [summary[key] for key in same] == [local.summary[key] for key in same]
+
+
+def test_a_clients_process_opens_no_part_of_the_server() -> None:
+    config = Config(
+        selector="nowhere:Mine", aggregator="nowhere:Ours", estimator="nowhere:Theirs", checkpoint="nowhere",
+        options={"selector": {"temperature": 3}},
+    )  # fmt: skip
+    assert SimulatedSite(config, "cpu").num_examples(0) == 140
 
 
 def test_flower_reads_the_version_that_is_installed() -> None:
@@ -43,37 +85,11 @@ def test_flower_reads_the_version_that_is_installed() -> None:
     assert PROJECT["project"]["version"] == __version__
 
 
-def test_a_partition_file_holds_one_client_and_answers_as_the_federation_does(tmp_path: Path) -> None:
-    config = Config(federation="digits-gsc", seed=1)
-    federation = open_federation("digits-gsc", 1)
-    write_partition(tmp_path / "data", federation, 7)
-    samples, spec = read_partition(tmp_path / "data", "cnn")
-    assert (samples.x == federation.client(7).x).all()
-    source = federation.source
-    assert spec == ModelSpec("cnn", 2, source.shape, source.mean, source.std)
-    theta, task = initial_theta(spec, 1), Train(1, 4, lr=0.02)
-    from_file, simulated = open_site(config, "cpu", str(tmp_path / "data")), SimulatedSite(config, "cpu")
-    assert isinstance(from_file, FileSite)
-    assert from_file is open_site(config, "cpu", str(tmp_path / "data")), "opened once in a process"
-    assert from_file.num_examples(7) == simulated.num_examples(7)
-    ours, theirs = (site.answer(task, theta, 7) for site in (from_file, simulated))
-    assert ours.vector is not None
-    assert theirs.vector is not None
-    assert ours.vector.tobytes() == theirs.vector.tobytes()
-
-
-def test_a_file_that_is_no_partition_is_told(tmp_path: Path) -> None:
-    (tmp_path / "bad").write_bytes(b"\x80\x04pickle")
-    for path in (tmp_path / "bad", tmp_path / "missing"):
-        with pytest.raises(UserError, match="is no partition file"):
-            read_partition(path, "cnn")
-
-
 @pytest.mark.parametrize("missing", ["flwr", "ray"])
 def test_without_flower_the_engine_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(UserError, match=r"needs Flower \(.*\): pip install .* '\.\[flower\]'"):
-        _engine("flower", Config(), 0, "auto")
+        registry.find(registry.ENGINE, "flower")(open_run(Config()), 0, "auto")
 
 
 def test_without_flower_all_else_works() -> None:
@@ -91,8 +107,8 @@ def test_clients_compute_on_the_device_of_the_run_or_of_their_node(
 ) -> None:
     opened = []
     monkeypatch.setattr(apps, "choose_device", lambda wanted: wanted)  # this machine may have none of them
-    monkeypatch.setattr(apps, "open_site", lambda config, device, file: opened.append(device))
-    apps._open(None, "", Context(1, 5, {"partition-id": 0, **node}, RecordDict(), {**RUN_CONFIG, "device": run}))
+    monkeypatch.setattr(apps, "open_site", lambda config, device, file, shared: opened.append(device))
+    apps._open(None, "", None, Context(1, 5, {"partition-id": 0, **node}, RecordDict(), {**RUN_CONFIG, "device": run}))
     assert opened == [expected]
 
 
@@ -111,41 +127,45 @@ def test_a_simulation_that_breaks_down_is_told_at_once_with_its_cause(monkeypatc
             raise RuntimeError("An error was encountered. Ending simulation.") from error
 
     monkeypatch.setattr("flwr.simulation.run_simulation", break_down)
-    federation = open_federation("digits-gsc", 0)
-    spec = ModelSpec("cnn", 2, federation.source.shape, federation.source.mean, federation.source.std)
-    engine = simulation._open(Config(), federation, spec, 1, "cpu")
+    engine = simulation.open_engine(open_run(Config()), 1, "cpu")
     with pytest.raises(RunError, match=r"simulation broke down \(OSError: no space in /dev/shm\)"):
         _ = engine.clients
     engine.close()
-    server[0].join(10)
+    server[0].join(120)
     assert not server[0].is_alive()
 
 
 def test_a_simulation_that_starts_too_late_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = threading.Event()
+    given_up, ended = threading.Event(), threading.Event()
+    stop = simulation.Simulation.stop
+
+    def give_up(self: simulation.Simulation) -> None:
+        given_up.set()
+        stop(self)
 
     def start_late(server_app: ServerApp, *_: object, **__: object) -> None:
-        time.sleep(0.5)
+        given_up.wait()
         server_app(FakeGrid(ClientApp(), 3), Context(1, 0, {}, RecordDict(), {}))
         ended.set()
 
     monkeypatch.setattr("flwr.simulation.run_simulation", start_late)
+    monkeypatch.setattr(simulation.Simulation, "stop", give_up)
     monkeypatch.setattr(simulation, "START_SECONDS", 0.1)
     with pytest.raises(RunError, match="did not start within"):
         simulation.Simulation(Config(), 3, 1, "cpu")
-    assert ended.wait(10)
+    assert ended.wait(120)
 
 
 @pytest.mark.slow
 def test_a_simulation_gives_the_same_bits_as_the_local_engine_and_leaves_nothing_behind(tmp_path: Path) -> None:
     config = Config(federation="digits-gsc", selector="feddiverse", rounds=3, evaluate_every=1, seed=2)
-    local = execute(config, tmp_path / "local", device="cpu")
+    local = carry_out(config, out=tmp_path / "local", device="cpu").summary
     mark = f"FEDDIVERSE_TEST_RUN={os.getpid()}"
-    command = [Path(sys.executable).parent / "feddiverse", "run", "--engine", "flower", "--workers", "2", "--json"]
+    command = [sys.executable, "-m", "feddiverse", "run", "--engine", "flower", "--workers", "2", "--json"]
     settings = ["--selector", "feddiverse", "--rounds", "3", "--seed", "2", "--set", "evaluate_every=1"]
     done = subprocess.run(
-        [*map(str, command), *settings, "--device", "cpu", "--out", str(tmp_path / "flower")],
-        capture_output=True, text=True, timeout=280, env={**os.environ, mark.partition("=")[0]: mark.partition("=")[2]},
+        [*command, *settings, "--device", "cpu", "--out", str(tmp_path / "flower")],
+        capture_output=True, text=True, env={**os.environ, mark.partition("=")[0]: mark.partition("=")[2]},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     flower = json.loads(done.stdout)
@@ -154,7 +174,7 @@ def test_a_simulation_gives_the_same_bits_as_the_local_engine_and_leaves_nothing
     assert flower["bytes_up"] == local["bytes_up"]
     assert done.stderr.count("worst group") == 3, "the same progress"
     assert {p.name for p in (tmp_path / "flower").iterdir()} == {p.name for p in (tmp_path / "local").iterdir()}
-    deadline = time.monotonic() + 20  # Ray's own processes notice a moment later that all is over
+    deadline = time.monotonic() + 120  # Ray's own processes notice a moment later that all is over
     while left := [p for p in Path("/proc").glob("[0-9]*") if _has(p, mark)]:
         assert time.monotonic() < deadline, f"processes {left} are left"
         time.sleep(0.5)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 from fake_grid import FakeGrid
-from flwr.app import Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from feddiverse.client.tasks import ANSWERS
@@ -48,7 +48,7 @@ TASKS: list[Task] = [
     TrueMatrix(3, 1, 2),
     FeatureMoments(3, 1, 4),
     FeatureHistogram(3, 1, 4, **DIRECTIONS, bins=8),
-    AttributeTriplet(3, 1, 4, **READING, evaluation=True),
+    AttributeTriplet(3, 1, 4, **READING),
 ]
 
 
@@ -156,6 +156,29 @@ def test_nobody_there_is_told_and_those_who_are_not_ours_are_not_waited_for(grid
         _ = FlowerEngine(grid, 5, QUICK).clients
     grid.online = {1: 0, 2: 99}  # there is no client 99 in the federation
     assert list(FlowerEngine(grid, 2, Timeouts()).clients) == [0]
+
+
+def test_a_partition_that_the_federation_does_not_have_is_refused_with_the_reason() -> None:
+    """Clients that take any number, as those with a partition file do."""
+    app = ClientApp()
+
+    @app.query(wire.HELLO_ACTION)
+    def hello(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        return Message(wire.introduction(client, 10, {}), reply_to=message)
+
+    grid = FakeGrid(app, 2)
+    grid.online |= {1005: 5, 1099: 99}
+    engine = FlowerEngine(grid, 4, QUICK, num_clients=5)
+    for _ in range(2):
+        assert list(engine.clients) == [0, 1]
+        assert engine._refused == {
+            node: f"its partition-id is {client}, but the federation has 5 clients, numbered from 0: correct its node"
+            " config"
+            for node, client in ((1005, 5), (1099, 99))
+        }
+    grid.online[1005] = 4  # started again, with the right number
+    assert list(engine.clients) == [0, 1, 4]
 
 
 def test_of_two_nodes_with_one_partition_the_newer_is_asked(grid: FakeGrid) -> None:

@@ -1,3 +1,8 @@
+import logging
+import math
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +21,7 @@ from flwr.serverapp.strategy import (
 
 from feddiverse.errors import RunError, UserError
 from feddiverse.estimation.base import Oracle
+from feddiverse.estimation.consensus import Consensus
 from feddiverse.flower import FedDiverse, Selecting, answer_questions, features_of, wire
 from feddiverse.flower.answers import ANSWERED, HeadOnly
 from feddiverse.flower.strategy import _flat, _seen, _with_steps
@@ -225,14 +231,86 @@ def test_who_does_not_answer_is_told_once_with_the_reason(caplog: pytest.LogCapt
         run(Selecting(FedAvg(fraction_evaluate=0), "pow_d"), FakeGrid(make_app(), 3), 2)
     told = [record.getMessage() for record in caplog.records]
     assert [line for line in told if "it gives no losses" in line] == [
-        "client 0, 1, 2: no answer to query.feddiverse_loss: it gives no losses: let the function of answer_questions"
-        " return them as well"
+        "3 of 3 clients gave no usable answer to loss (0, 1, 2); client 0: it gives no losses: let the function of"
+        " answer_questions return them as well."
     ]
+
+
+def test_a_triplet_that_cannot_be_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = FakeGrid(make_app(), 12)
+    true_answer = grid._answer
+
+    def answer(message: Message, node: int) -> Message:
+        reply = true_answer(message, node)
+        if node == 1002 and message.metadata.message_type == "query.feddiverse_attribute_triplet":
+            reply.content["metrics"]["sc"] = 3.0
+        return reply
+
+    monkeypatch.setattr(grid, "_answer", answer)
+    strategy = FedDiverse(FedAvg(fraction_evaluate=0), num_classes=2, pretraining_rounds=0)
+    caplog.clear()
+    with caplog.at_level("WARNING", "flwr"):
+        run(strategy, grid, 1)
+    assert sorted(strategy.triplets) == [0, 1, *range(3, 12)]
+    assert caplog.messages == [
+        "1 of 12 clients gave no usable answer to attribute_triplet (2); client 2: its sc is 3, not within [0, 1]."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [("nan", "its 0 is not all finite"), ("negative", "its num-examples is -4"),
+     ("absurd", f"its num-examples is {2**62}"), ("unreadable", "its 0 cannot be read")],
+)  # fmt: skip
+def test_weights_that_would_spoil_the_average_do_not_reach_the_wrapped_strategy(
+    what: str, problem: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = FakeGrid(make_app(), 4)
+    true_answer = grid._answer
+
+    def answer(message: Message, node: int) -> Message:
+        reply = true_answer(message, node)
+        if node == 1003 and message.metadata.message_type == "train":
+            content = reply.content
+            if what == "nan":
+                content["arrays"] = ArrayRecord([np.array([1.0, math.nan], np.float32)])
+            elif what == "unreadable":
+                content["arrays"]["0"] = Array("float32", (2,), "numpy.ndarray", b"nonsense")
+            else:
+                content["metrics"]["num-examples"] = -4 if what == "negative" else 2**62
+        return reply
+
+    monkeypatch.setattr(grid, "_answer", answer)
+    selector = Watching()
+    with caplog.at_level("WARNING", "flwr"):
+        weights = run(Selecting(FedAvg(fraction_evaluate=0), selector), grid, 1)
+    np.testing.assert_allclose(weights, [1.0, 1.0])  # the mean of clients 0, 1 and 2
+    assert [client for client, _, _ in selector.seen] == [0, 1, 2]
+    assert caplog.messages[1:] == [f"Round 1: client 3 is left out: {problem}."]  # the first is FedAvg's own
+
+
+def test_who_was_chosen_and_why_is_told_in_one_line_a_round(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = FedDiverse(FedAvg(fraction_train=0.25, fraction_evaluate=0), num_classes=2)
+    with caplog.at_level("INFO", "flwr"):
+        run(strategy, FakeGrid(make_app(), 12), 2)
+    assert logging.getLogger("flwr").level <= logging.INFO, "shown unless one asks for silence"
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Round ")]
+    named = ", ".join(
+        f"{k} ({', '.join(f'{number:.2f}' for number in strategy.triplets[k])})" for k in strategy.chosen[2]
+    )
+    assert told == [
+        "Round 1: all 12 clients train, before the first choice.",
+        f"Round 2: FedDiverse chose 3 of 12 clients (CI, AI, SC): {named}.",
+    ]
+    caplog.clear()
+    with caplog.at_level("INFO", "flwr"):
+        run(Selecting(FedAvg(fraction_evaluate=0), "everyone"), FakeGrid(make_app(), 12), 1)
+    assert "Round 1: Everyone chose 12 of 12 clients: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more." in caplog.messages
 
 
 def test_what_the_estimator_warns_of_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     selector = Watching()
-    selector.findings = lambda: {"warnings": ["The triplets are weak."]}  # type: ignore[method-assign]
+    selector.warnings = lambda: ["The triplets are weak."]  # type: ignore[method-assign]
     with caplog.at_level("WARNING", "flwr"):
         run(Selecting(FedAvg(fraction_evaluate=0), selector), FakeGrid(make_app(), 3), 2)
     assert [record.getMessage() for record in caplog.records].count("The triplets are weak.") == 1
@@ -254,6 +332,75 @@ def test_what_clients_of_another_app_cannot_answer_is_refused_at_once() -> None:
         Selecting(FedAvg(), FedDiverseSelector(Oracle(0, 2, 2)))
 
 
+class ByTemperature(Selector):
+    """A selector with a parameter of its own, one with a default, and settings of the run."""
+
+    def __init__(self, seed: int, temperature: float, scale: float = 1.0, lr: float = 0.0) -> None:
+        self.parameters = (seed, temperature, scale, lr)
+
+    def choose(self, round, k, clients, ask, rng):  # type: ignore[no-untyped-def]
+        return rng.choice(sorted(clients), size=k, replace=False)  # NumPy's numbers, as users return them
+
+    def findings(self) -> dict[str, object]:
+        return {"temperature": self.parameters[1]}
+
+
+OWN_FILE = """
+from feddiverse import Selector
+
+class Mine(Selector):
+    def __init__(self, temperature=1.0):
+        self.temperature = temperature
+
+    def choose(self, round, k, clients, ask, rng):
+        return sorted(clients)[:k]
+"""
+
+
+def test_a_selector_of_ones_own_is_given_as_an_object_a_class_or_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = FedAvg(fraction_train=0.5, fraction_evaluate=0)
+    made = ByTemperature(0, 3.0)
+    by_object = Selecting(inner, made)
+    assert by_object.selector is made
+    by_class = Selecting(inner, ByTemperature, seed=5, temperature=2.0, lr=0.5)
+    assert isinstance(by_class.selector, ByTemperature)
+    assert by_class.selector.parameters == (5, 2.0, 1.0, 0.5)
+    for strategy in (by_object, by_class):
+        run(strategy, FakeGrid(make_app(), 4), 1)
+        assert len(set(strategy.chosen[1])) == 2
+        assert all(type(client) is int for client in strategy.chosen[1])
+        assert strategy.findings() == strategy.selector.findings()
+
+    (tmp_path / "my_selectors.py").write_text(OWN_FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    by_name = Selecting(inner, "my_selectors:Mine", temperature=4.0)
+    assert by_name.selector.temperature == 4.0  # type: ignore[attr-defined]
+    run(by_name, FakeGrid(make_app(), 4), 1)
+    assert by_name.chosen[1] == [0, 1]
+
+
+def test_an_estimator_is_given_as_an_object_too() -> None:
+    estimator = Consensus(seed=0, num_classes=2)
+    assert FedDiverse(FedAvg(), num_classes=2, estimator=estimator).selector.estimator is estimator  # type: ignore[attr-defined]
+    by_class = FedDiverse(FedAvg(), num_classes=2, estimator=Consensus, consensus_dimensions=5)
+    assert by_class.selector.estimator.dimensions == 5  # type: ignore[attr-defined]
+
+
+def test_what_is_no_selector_is_refused() -> None:
+    for nonsense in (3, FedAvg, FedAvg()):
+        with pytest.raises(UserError, match=r"is no subclass of feddiverse\.Selector"):
+            Selecting(FedAvg(), nonsense)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="needs the parameter 'temperature'"):
+        Selecting(FedAvg(), ByTemperature)
+    with pytest.raises(UserError, match="must know how many classes there are: give the strategy num_classes="):
+        Selecting(FedAvg(), "fed_cbs")
+    with pytest.raises(UserError, match="Config key 'lr' must be above 0"):
+        Selecting(FedAvg(), ByTemperature, temperature=1.0, lr=-1.0)
+
+
 def test_settings_that_cannot_reach_a_selector_are_refused() -> None:
     with pytest.raises(UserError, match=r"The setting 'lr' cannot reach a selector that is made already.*Watching"):
         Selecting(FedAvg(), Watching(), lr=3)
@@ -273,9 +420,11 @@ def train_reply(**metrics: float) -> Message:
     return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=question)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
-def test_a_number_of_samples_that_is_none_does_not_end_the_run(number: float) -> None:
-    assert _seen(1, train_reply(**{"num-examples": number}), None).num_examples == 0
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e300])
+def test_a_selector_learns_only_numbers_that_it_can_count_with(number: float) -> None:
+    seen = _seen(1, train_reply(**{"num-examples": 7, "loss": number, "steps": 3.0}), None)
+    assert seen.num_examples == 7
+    assert dict(seen.metrics) == {"num-examples": 7.0, "steps": 3.0}
 
 
 def test_updates_are_weights_only_whatever_order_they_are_sent_in() -> None:
@@ -292,12 +441,14 @@ def test_steps_are_numbers_of_samples_unless_every_client_tells_them() -> None:
     told, silent = Reply(0, 30, metrics={"steps": 2.0}), Reply(1, 60)
     assert [reply.metrics["steps"] for reply in _with_steps([told, silent])] == [30.0, 60.0]
     assert _with_steps([told]) == [told]
+    liar = Reply(2, 40, metrics={"steps": -3.0})
+    assert [reply.metrics["steps"] for reply in _with_steps([told, liar])] == [30.0, 40.0]
 
 
 def test_unknown_settings_and_selectors_are_told() -> None:
-    with pytest.raises(UserError, match="There is no setting 'powder'"):
-        Selecting(FedAvg(), "pow_d", powder=3)
-    with pytest.raises(UserError, match="Unknown selector 'best'"):
+    with pytest.raises(UserError, match=r"The selector 'pow_d' has no parameter 'pow_d_candidate' \(did you mean"):
+        Selecting(FedAvg(), "pow_d", pow_d_candidate=3)
+    with pytest.raises(UserError, match="There is no selector 'best'"):
         Selecting(FedAvg(), "best")
 
 
@@ -312,12 +463,61 @@ def test_features_of_are_what_the_last_layer_sees() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(5, 2))
     x, y = torch.randn(7, 3), torch.randint(0, 2, (7,))
-    batches = [{"img": x[:4], "label": y[:4]}, {"img": x[4:], "label": y[4:]}]
-    features, labels, losses = features_of(model, batches, lambda batch: (batch["img"], batch["label"]))
+    batches = [{"left": x[:4], "right": y[:4]}, {"left": x[4:], "right": y[4:]}]
+    features, labels, losses = features_of(model, batches, inputs=lambda batch: (batch["left"], batch["right"]))
     np.testing.assert_allclose(features, torch.relu(model[0](x)).detach().numpy(), rtol=1e-6)
     np.testing.assert_array_equal(labels, y)
     expected = torch.nn.functional.cross_entropy(model(x), y, reduction="none").detach().numpy()
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        lambda x, y: (x, y),
+        lambda x, y: [x, y],
+        lambda x, y: {"img": x, "label": y},
+        lambda x, y: {"label": y, "image": x},
+        lambda x, y: {"pixel_values": x, "labels": y, "file": ["a"] * len(y)},
+        lambda x, y: {"img": x.numpy(), "fine_label": y.tolist(), "coarse_label": y * 0},
+    ],
+    ids=["pair", "list", "CIFAR-10", "MNIST", "transformers", "CIFAR-100"],
+)
+def test_batches_of_flower_datasets_are_understood(batch) -> None:  # type: ignore[no-untyped-def]
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
+    x, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
+    features, labels, losses = features_of(model, [batch(x[:4], y[:4]), batch(x[4:], y[4:])])
+    np.testing.assert_allclose(features, model[0](x).detach().numpy(), rtol=1e-6)
+    assert labels.tolist() == y.tolist()
+    assert losses.shape == (6,)
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        (
+            {"audio": 1, "label": 2},
+            r"None of a batch's keys \('audio', 'label'\) is known to hold the samples; say how",
+        ),
+        (
+            {"img": 1, "speaker": 2},
+            r"None of a batch's keys \('img', 'speaker'\) is known to hold the labels; .*inputs=",
+        ),
+        ((1, 2, 3), r"A batch of the loader is a tuple of 3, no pair \(x, y\)"),
+        (torch.zeros(2, 3), r"A batch of the loader is a Tensor, no pair"),
+        ({"img": [object()], "label": [1]}, r"A batch's samples \(list\) or labels \(list\) are no tensors"),
+    ],
+)
+def test_a_batch_that_is_not_understood_is_told(batch: object, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        features_of(torch.nn.Sequential(torch.nn.Linear(3, 2)), [batch])
+
+
+def test_labels_that_are_no_classes_are_told() -> None:
+    app = answer_questions(ClientApp(), lambda message, context: (np.zeros((3, 2)), [0, 1, 2]), num_classes=2)
+    with pytest.raises(RunError, match=r"labels must be within 0 … 1, not 0 … 2"):
+        run(Selecting(FedAvg()), FakeGrid(app, 2), 1)
 
 
 def test_a_loader_without_data_is_told() -> None:

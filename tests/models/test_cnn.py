@@ -63,7 +63,7 @@ def test_a_users_module_gets_features_and_head():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mobilnet", "no model named 'mobilnet'"),
+        ("mobilnet", "There is no model 'mobilnet' \\(did you mean 'mobilenet'"),
         ("no_such_package:make", "cannot be imported"),
         ("someones_models:absent", "cannot be imported"),
         ("someones_models:number", "is no function"),

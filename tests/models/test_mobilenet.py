@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from feddiverse.models.fast_mobilenet import FastMobileNetV2
+from feddiverse.models.layers.fast import FastMobileNetV2
 from feddiverse.models.mobilenet import MobileNetV2
 
 SIDES = [28, 33, 64, 96]  # maps of odd and even sides, and depthwise convolutions at 1×1, 2×2 and larger

@@ -1,4 +1,4 @@
-"""Run directories as `execute` leaves them, made up in a moment: the report is tested against the format alone."""
+"""Run directories as `train` leaves them, made up in a moment: the report is tested against the format alone."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 
 from feddiverse.data.names import split_of
 from feddiverse.experiment.config import from_mapping, to_toml
+from feddiverse.experiment.truth import compare
 from feddiverse.heterogeneity import triplet
 
 CLASS_NAMES, ATTRIBUTE_NAMES = ["0–4", "5–9"], ["red", "green"]
@@ -22,6 +23,7 @@ def make_run(
     names: tuple[list[str], list[str]] = (CLASS_NAMES, ATTRIBUTE_NAMES),
     speed: float = 12.0,
     estimated: bool = False,
+    client_names: list[str] | None = None,
     **settings: Any,
 ) -> Path:
     """A run whose worst-group accuracy rises towards `accuracy`, `speed` being the rounds of its time constant."""
@@ -36,18 +38,21 @@ def make_run(
     _write(
         path / "federation.json",
         {"name": federation, "source": "digits", "split": "gsc", "counts": counts.tolist(),
-         "class_names": names[0], "attribute_names": names[1], "num_test": 2800, "num_selected": 9},
+         "class_names": names[0], "attribute_names": names[1], "num_test": 2800, "num_selected": 9,
+         **({"client_names": client_names} if client_names else {})},
     )  # fmt: skip
     if estimated:
         truth = triplet(counts)
         guess = np.clip(truth + rng.normal(0, 0.03, truth.shape), 0, 1)
+        found = compare(dict(enumerate(guess)), counts)
         _write(path / "triplets.json", {"estimator": config.estimator, "triplets": _by_id(guess),
-                                        "evaluation_only": {"truth": _by_id(truth)}})  # fmt: skip
+                                        "evaluation_only": found})  # fmt: skip
     last = rounds[-1]
     _write(
         path / "result.json",
         {"worst_group_accuracy": last["worst_group_accuracy"], "accuracy": last["accuracy"], "groups": last["groups"],
-         "rounds": config.rounds, "seconds": 12.5, "theta_sha256": f"{seed:064x}", "run_dir": str(path)},
+         "rounds": config.rounds, "seconds": 12.5, "theta_sha256": f"{seed:064x}", "run_dir": str(path),
+         **{way: sum(r[way] for r in rounds) for way in ("bytes_down", "bytes_up")}},
     )  # fmt: skip
     return path
 
@@ -66,8 +71,9 @@ def _round(t: int, last: int, accuracy: float, speed: float, counts: Any, rng: n
         "round": t, "phase": "pretraining" if first else "selected", "selected": chosen, "failed": [],
         "train_loss": 1 / t,
         "accuracy": reached + 0.02 if seen else None, "worst_group_accuracy": reached if seen else None,
-        "groups": groups if seen else None, "seconds": 0.1, "bytes_down": 9 * 360_000, "bytes_up": 9 * 360_000,
-        "traffic": {"Train": {"messages": len(chosen), "bytes_down": 1, "bytes_up": 1, "client_seconds": 0.1}},
+        "groups": groups if seen else None, "seconds": 0.1, "selection_seconds": 0.01,
+        "bytes_down": 9 * 360_000, "bytes_up": 9 * 360_000,
+        "traffic": {"train": {"messages": len(chosen), "bytes_down": 1, "bytes_up": 1, "client_seconds": 0.1}},
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from feddiverse.data.names import counts_of
 from feddiverse.errors import UserError
 from feddiverse.heterogeneity import Counts, Heterogeneity, measure
-from feddiverse.report.federation_figure import draw
+from feddiverse.report.federation import draw, shortened
 from feddiverse.splits import PAPER
 
 
@@ -31,6 +31,17 @@ def test_heat_maps_and_bars_carry_the_numbers(tmp_path: Path) -> None:
     assert "14×" in texts
     assert {"170", "208"} & set(texts) == {"170"}  # counts of groups, not of clients
     assert [t for t in texts if re.fullmatch(r"0\.\d\d", t)] == ["0.01", "0.44", "0.05", "0.20", "0.50", "0.12"]
+
+
+def test_clients_with_names_of_their_own_are_named(tmp_path: Path) -> None:
+    counts = np.array([[[5, 1], [2, 2]], [[5, 1], [2, 2]], [[1, 1], [1, 9]], [[3, 3], [0, 1]]])
+    draw({"own": measured(counts)}, tmp_path / "own.svg", ["Basel", "Bern", "$Chur$", "Hospital of Aarau"])
+    texts = drawn_texts(tmp_path / "own.svg")
+    assert {"2×", "$Chur$", "Hospit…Aarau"} <= set(texts)  # two share a matrix; signs are no formula; what is long fits
+    for path, names in ((tmp_path / "plain.svg", None), (tmp_path / "numbers.svg", ["0", "1", "2", "3"])):
+        draw({"own": measured(counts)}, path, names)
+    assert drawn_texts(tmp_path / "numbers.svg") == drawn_texts(tmp_path / "plain.svg")  # numbers are no names
+    assert [shortened("abcdefg", n) for n in (7, 6, 5)] == ["abcdefg", "abc…fg", "ab…fg"]
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf"])

@@ -1,5 +1,6 @@
 """The page: one file, the answer first, nothing hostile, the same bytes every time, and its figures."""
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 from made_runs import make_run, make_study
 
-from feddiverse.report import page, svg, triplet_figures
+from feddiverse.errors import UserError
+from feddiverse.report import figures, page, svg
 from feddiverse.report.answer import answers
+from feddiverse.report.reproduce import command
 from feddiverse.report.results import load
 
 ATTACK = '<script>alert("x")</script>'
@@ -138,11 +141,11 @@ def contrast(a: str, b: str) -> float:
 
 
 def test_ternary_points_are_barycentric() -> None:
-    corners = triplet_figures.ternary(np.eye(3) * 0.4)
-    assert corners == pytest.approx(triplet_figures.CORNERS)
-    middle = triplet_figures.ternary(np.array([[0.2, 0.2, 0.2], [0, 0, 0]]))
-    assert middle == pytest.approx(np.tile(triplet_figures.CORNERS.mean(axis=0), (2, 1)))
-    halfway = triplet_figures.ternary(np.array([[0.3, 0.1, 0.0]]))
+    corners = figures.ternary(np.eye(3) * 0.4)
+    assert corners == pytest.approx(figures.CORNERS)
+    middle = figures.ternary(np.array([[0.2, 0.2, 0.2], [0, 0, 0]]))
+    assert middle == pytest.approx(np.tile(figures.CORNERS.mean(axis=0), (2, 1)))
+    halfway = figures.ternary(np.array([[0.3, 0.1, 0.0]]))
     assert halfway == pytest.approx(np.array([[0.25, 0.0]]))
 
 
@@ -154,17 +157,60 @@ def test_reproducing_takes_every_command_that_made_the_study(tmp_path: Path) -> 
     assert "All of it" not in page.render(load(loose))
 
 
+def test_runs_of_older_versions_and_with_own_parts_are_read_and_repeated(tmp_path: Path) -> None:
+    usual = "feddiverse run --federation digits-gsc --selector uniform --aggregator fedavg --rounds 40 --seed 0"
+    old = make_run(tmp_path / "old", 0.9, aggregator="fedavg")
+    text = (old / "config.toml").read_text()
+    for optimizer, more in (("fedavg", ""), ("fedprox", " --set prox_mu=0.1")):  # µ stood there with any optimizer
+        then = text.replace("aggregator = ", "optimizer = ").replace('"fedavg"', f'"{optimizer}"')
+        (old / "config.toml").write_text(then.replace("prox_mu = 0.0", "prox_mu = 0.1"))
+        assert command(load(old).all_runs[0].config) == usual + more
+    own = make_run(tmp_path / "own", 0.8, aggregator="fedavg", selector={"name": "mine:Mine", "temperature": 3})
+    expected = f"{usual.replace('uniform', 'mine:Mine')} --set selector.temperature=3"
+    assert command(load(own).all_runs[0].config) == expected
+    assert load(tmp_path).rows == (
+        "uniform · prox_mu 0.1 · selector.temperature None",
+        "mine:Mine · prox_mu 0.0 · selector.temperature 3",
+    )
+
+
 def test_discs_count_each_seeds_own_split(study: Path) -> None:
     """A split made by rule differs from seed to seed: client 0 of one is not client 0 of the other."""
     one = next(iter(load(study).at("FedDiverse", "digits-gsc").values()))
     second = replace(one, federation={**one.federation, "counts": one.counts[::-1].tolist()})
-    figure = triplet_figures.selection_triangles([("FedDiverse", [one, second])])
+    figure = figures.selection_triangles([("FedDiverse", [one, second])])
     shares = [float(t.get_text().removesuffix(" %")) for t in figure.axes[0].texts if t.get_text().endswith("%")]
     chosen = np.concatenate([one.selection.times_chosen, second.selection.times_chosen])
     truth = np.concatenate([one.true_triplets, second.true_triplets])
-    expected = [100 * chosen[kind].sum() / chosen.sum() for kind in triplet_figures.kinds(truth)]
+    expected = [100 * chosen[kind].sum() / chosen.sum() for kind in figures.kinds(truth)]
     assert sorted(shares) == pytest.approx(sorted(expected), abs=0.51)
-    assert len(shares) == len(triplet_figures.kinds(one.true_triplets))
+    assert len(shares) == len(figures.kinds(one.true_triplets))
+
+
+def test_clients_are_called_by_their_names(tmp_path: Path) -> None:
+    names = [f"<b>{k}</b> hospital" for k in range(24)]
+    text = page.render(load(make_run(tmp_path / "run", 0.9, client_names=names)))
+    assert "&lt;b&gt;23&lt;/b&gt; hospital" in text  # the only client with its matrix
+    assert "<b>23" not in text
+    assert "<td>8, 9, … 22</td>" in page.render(load(make_run(tmp_path / "numbered", 0.9)))
+
+
+def test_a_run_whose_attribute_nobody_knows_has_groups_of_classes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", 0.9, names=(["cat", "dog"], []))
+    content = json.loads((run / "federation.json").read_text())
+    content["counts"] = np.sum(content["counts"], axis=2, keepdims=True).tolist()
+    (run / "federation.json").write_text(json.dumps(content))
+    text = page.render(load(run))
+    assert "Its weakest group is (cat)" in text
+    assert '<button type="button">dog</button>' in text
+
+
+def test_a_run_without_a_test_is_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", 0.9)
+    content = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**content, "worst_group_accuracy": None}))
+    with pytest.raises(UserError, match="had no test samples"):
+        load(run)
 
 
 def test_figures_can_be_saved_for_print(study: Path, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from rich.console import Console
 from scipy import stats
 
 from feddiverse.errors import UserError
-from feddiverse.experiment.overhead import METHODS
 from feddiverse.report import tables
 from feddiverse.report.answer import answers
+from feddiverse.report.published import OVERHEAD
 from feddiverse.report.results import load
 from feddiverse.report.table import Cell, Table, to_csv, to_latex, to_markdown, to_rich, to_stacked_rich, write_all
 
@@ -90,7 +90,7 @@ def test_every_table_says_when_the_pictures_are_not_the_papers(tmp_path: Path) -
         ("federation.json", "{}"),
         ("rounds.jsonl", ""),
         ("config.toml", ""),
-        ("triplets.json", '{"triplets": {"99": [0, 0, 0]}}'),
+        ("triplets.json", '{"triplets": {"99": [0, 0, 0]}, "evaluation_only": {}}'),
     ],
 )
 def test_a_damaged_run_is_named(tmp_path: Path, file: str, content: str) -> None:
@@ -157,7 +157,7 @@ def test_best_and_second_show_in_a_narrow_terminal_too(study: Path) -> None:
 
 
 def test_latex_knows_every_sign_of_the_papers_formulas() -> None:
-    texts = [text for m in METHODS for text in (m.name, m.frequency, m.communication, m.client, m.server)]
+    texts = [t for name, f in OVERHEAD.items() for t in (name, f.frequency, f.communication, f.client, f.server)]
     table = Table("t", "x", ("Name",), tuple((Cell(text),) for text in [*texts, "[a]", "*b", "a|b<c>d"]))
     latex = to_latex(table)
     assert {c for c in latex if ord(c) > 127} <= set("éèàáß§")
@@ -193,6 +193,34 @@ def test_loose_runs_are_arranged_by_what_differs(tmp_path: Path) -> None:
     assert (difference.mean, difference.n) == (pytest.approx(0.1), 2)
 
 
+def test_a_study_of_costs_shows_formulas_beside_means_over_seeds(tmp_path: Path) -> None:
+    """Made-up runs train 24 clients in round 1, then 9 of 9: 15 messages too many, once; each of 40 / 375 bytes."""
+    study = make_study(
+        tmp_path, {("Uniform", "digits-gsc"): [0.8, 0.9], ("Fed-CBS", "digits-gsc"): [0.7, 0.8]}, view="overhead"
+    )
+    communication, computation, messages = tables.all_tables(load(study))
+    shown = {row[0].text: [cell.text for cell in row[1:]] for row in communication.rows}
+    assert shown["Uniform"] == ["0", "0", "2 bytes", "2 bytes", "0 bytes", "0 bytes"]
+    assert shown["Fed-CBS *"][:2] == ["t = 1", "|Y|"]
+    assert "digits-gsc: K = 24 clients, κ = 9" in communication.notes[0]
+    assert computation.rows[0][-1].text == "10.0 ms"
+    assert [cell.text for cell in messages.rows[0]][:3] == ["Uniform", "train", str(24 + 39 * 9)]
+    (answer,) = answers(load(study))
+    assert "as multiples of it" in answer.headline
+
+
+def test_a_study_of_estimators_shows_means_over_seeds(tmp_path: Path) -> None:
+    places = {("FedDiverse", "digits-gsc"): [0.8, 0.9], ("Uniform", "digits-gsc"): [0.8, 0.7]}
+    results = load(make_study(tmp_path, places, view="estimators"))
+    (table,) = tables.all_tables(results)
+    (row,) = table.rows  # uniform selection estimates nothing
+    found = [run.triplets["evaluation_only"]["mae"]["sc"] for run in results.at("FedDiverse", "digits-gsc").values()]
+    error = row[table.columns.index("error SC")]
+    assert (error.value, error.numbers["sd"]) == (pytest.approx(np.mean(found)), pytest.approx(np.std(found, ddof=1)))
+    (answer,) = answers(results)
+    assert answer.best == "FedDiverse"
+
+
 def test_what_cannot_be_read_is_told_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a directory"):
         load(tmp_path / "nothing")
@@ -200,5 +228,5 @@ def test_what_cannot_be_read_is_told_in_a_sentence(tmp_path: Path) -> None:
         load(tmp_path)
     run = make_run(tmp_path / "r", 0.9)
     (run / "rounds.jsonl").write_text("{broken\n")
-    with pytest.raises(UserError, match=r"rounds\.jsonl is not valid JSON"):
+    with pytest.raises(UserError, match=r"run in .* is damaged"):
         load(tmp_path)

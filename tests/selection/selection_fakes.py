@@ -1,18 +1,19 @@
 """Clients that answer selectors' questions without data or model: every answer is a function of the id."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from feddiverse import registry
 from feddiverse.estimation.base import Estimator
 from feddiverse.messages import Ask, LabelCounts, Loss, Reply, Sketch, Task, TrueMatrix
+from feddiverse.selection.base import Selector
 
 SETTINGS = {
     "seed": 3,
-    "estimator": "oracle",
     "num_classes": 2,
     "num_attributes": 2,
-    "pretraining_rounds": 1,
     "coverage": 0.0,
     "pow_d_candidates": 0,
     "fedpns_alpha": 2.0,
@@ -20,6 +21,13 @@ SETTINGS = {
     "hcsfed_clusters": 3,
     "hcsfed_rate": 1e-5,
 }
+
+
+def build(name: str, settings: Mapping[str, Any] = SETTINGS, estimator: str = "oracle") -> Selector:
+    """A selector by name, with an estimator of its own where it wants one."""
+    later = registry.Later(lambda: registry.make(registry.ESTIMATOR, estimator, settings))
+    made: Selector = registry.make(registry.SELECTOR, name, {**settings, "estimator": later})
+    return made
 
 
 def matrix_of(client: int) -> np.ndarray:

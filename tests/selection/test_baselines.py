@@ -4,17 +4,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize, nnls
-from selection_fakes import SETTINGS, FakeClients, KnownTriplets, updates
+from selection_fakes import SETTINGS, FakeClients, KnownTriplets, build, updates
 from sklearn.cluster import KMeans
 
 from feddiverse.errors import UserError
 from feddiverse.messages import LabelCounts, Loss, Reply, Sketch, Task
 from feddiverse.seeding import rng
-from feddiverse.selection import build
 from feddiverse.selection.fed_cbs import imbalance
 from feddiverse.selection.fedpns import FedPNS, flag, gram
 from feddiverse.selection.group_balance import RIDGE, GroupBalance, balancing_weights, least_squares
@@ -184,15 +183,29 @@ def test_group_balance_is_as_good_as_a_general_solver(matrices: np.ndarray) -> N
 
 
 @given(matrices_st)
+@example(np.array([[[3.0, 110.0, 0.0], [54.0, 110.0, 110.0]]]))
 @settings(max_examples=60)
 def test_group_balance_solves_its_least_squares_like_scipy(matrices: np.ndarray) -> None:
+    """As near as the arithmetic allows. M is −A over a row of ones, with n rows; u is the unit of rounding.
+
+    x = max(0, Mᵀz), and εz is the residual of x, of length at most 1 since x = 0 has one of length 1. So ‖z‖ ≤ 1/ε, and
+    rounding n products and their sum errs by at most e = n u ‖M‖/ε in Mᵀz. Newton's steps end where M x computed with
+    this error fits z: of e, only (I − Mᵀ(εI + MMᵀ)⁻¹M)e ≤ e stays in x. At its minimum the objective, half of whose
+    second derivative is MᵀM + εI, is flat: it errs by at most (‖M‖² + ε)e², and the same rounding in writing it down.
+    """
     columns = matrices.reshape(len(matrices), -1).T / 120
     columns = columns - columns.mean(axis=0)
     system = np.vstack([columns, np.sqrt(RIDGE) * np.eye(len(matrices)), np.ones(len(matrices))])
     expected, _ = nnls(system, np.append(np.zeros(len(system) - 1), 1.0))
     found = least_squares(columns)
-    assert np.square(columns @ found).sum() <= np.square(columns @ expected).sum() + 1e-8
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+    def objective(x: np.ndarray) -> float:
+        return float(np.square(columns @ x).sum() + RIDGE * np.square(x).sum() + (x.sum() - 1) ** 2)
+
+    n, norm = len(columns) + 1, np.sqrt(np.square(columns).sum() + len(matrices))
+    error = n * 2**-53 * norm / RIDGE
+    np.testing.assert_allclose(found, expected, rtol=0, atol=error)
+    assert objective(found) <= objective(expected) + (norm**2 + RIDGE) * error**2 + (n + len(matrices)) * 2**-53
 
 
 def test_group_balance_of_many_clients_is_quick() -> None:

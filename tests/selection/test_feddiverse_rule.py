@@ -12,9 +12,9 @@ from selection_fakes import FakeClients, KnownTriplets
 from feddiverse.heterogeneity import triplet
 from feddiverse.seeding import rng
 from feddiverse.selection import feddiverse
-from feddiverse.selection.diverse_pool import Pool, arrange
-from feddiverse.selection.diverse_rule import choose_as_written, normalise
 from feddiverse.selection.feddiverse import FedDiverse
+from feddiverse.selection.feddiverse_pool import Pool, arrange
+from feddiverse.selection.feddiverse_rule import choose_as_written, normalise
 
 CI, AI, SC = range(3)
 

@@ -4,10 +4,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from feddiverse.experiment.truth import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feddiverse.experiment.truth import statistics
 from feddiverse.seeding import rng
 from feddiverse.selection.draws import by_weight, lowest
 from feddiverse.selection.feddiverse_pool import Extremes, WeightedDraws

@@ -4,24 +4,21 @@ import json
 
 import numpy as np
 import pytest
-from selection_fakes import SETTINGS, FakeClients, updates
+from selection_fakes import SETTINGS, FakeClients, build, updates
 
+from feddiverse import registry
 from feddiverse.errors import UserError
 from feddiverse.seeding import rng
-from feddiverse.selection import SELECTORS, build
 from feddiverse.selection.base import Selector
+from feddiverse.selection.uniform import Uniform
 
-CASES = [*SELECTORS, "feddiverse+coverage", "pow_d+candidates"]
+CASES = [*registry.SELECTOR.builtin, "feddiverse+coverage", "pow_d+candidates"]
 
 
 def make(case: str) -> Selector:
     name, _, extra = case.partition("+")
-    special = {
-        "coverage": {"coverage": 1.5},
-        "candidates": {"pow_d_candidates": 6},
-        "consensus": {"estimator": "consensus"},
-    }
-    return build(name, SETTINGS | special.get(extra, {}))
+    special = {"coverage": {"coverage": 1.5}, "candidates": {"pow_d_candidates": 6}}
+    return build(name, SETTINGS | special.get(extra, {}), "consensus" if extra == "consensus" else "oracle")
 
 
 def play(
@@ -102,17 +99,17 @@ def test_clients_that_do_not_answer_do_not_stop_the_round(case: str, num_broken:
 
 
 def test_own_selector_by_address() -> None:
-    assert type(build("feddiverse.selection.uniform:Uniform", {})) is SELECTORS["uniform"]
+    assert type(build("feddiverse.selection.uniform:Uniform", {})) is Uniform
 
 
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("unifrom", "Unknown selector 'unifrom': choose one of everyone,"),
+        ("unifrom", r"no selector 'unifrom' \(did you mean 'uniform'\?\); choose one of feddiverse, uniform,"),
         ("no.such.module:Selector", "cannot be imported"),
         ("feddiverse.errors:Missing", "cannot be imported"),
         ("feddiverse.errors:UserError", "no subclass of"),
-        ("pow_d", "needs the setting 'seed'"),
+        ("pow_d", "needs the parameter 'seed'"),
     ],
 )
 def test_mistakes_are_told(name: str, complaint: str) -> None:

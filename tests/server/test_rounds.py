@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from feddiverse import registry
 from feddiverse.errors import RunError
+from feddiverse.estimation.base import Oracle
 from feddiverse.messages import LabelCounts, Loss, Reply, Task, Train, TrueMatrix, Vector
-from feddiverse.selection import build
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvgM
 from feddiverse.server.rounds import Plan, Round, rounds
@@ -37,8 +38,8 @@ class FakeEngine:
 class Fixed(Selector):
     """Chooses the same clients always and remembers what it is shown."""
 
-    def __init__(self, chosen: list[int], pretraining_rounds: int = 0, question: Task | None = None):
-        self.chosen, self.pretraining_rounds, self.question = chosen, pretraining_rounds, question
+    def __init__(self, chosen: list[int], question: Task | None = None):
+        self.chosen, self.question = chosen, question
         self.seen: list[tuple[int, Vector, list[Reply]]] = []
 
     def choose(self, round, k, clients, ask, rng) -> list[int]:
@@ -57,7 +58,7 @@ class Keeping(Fixed):
 def run(
     engine: FakeEngine, selector: Selector, total: int = 3, aggregator: Aggregator | None = None, **kw
 ) -> list[Round]:
-    plan = Plan(Train(seed=1, round=0, prox_mu=0.5), total, 2, kw.pop("evaluate_every", 2))
+    plan = Plan(Train(seed=1, round=0, prox_mu=0.5), total, 2, 2, kw.pop("pretraining_rounds", 0))
     table = np.array([[[5, 9], [8, 10]], [[10, 10], [10, 10]]])
     theta = kw.pop("theta", np.zeros(SIZE, np.float32))
     return list(rounds(engine, selector, aggregator or Aggregator(), lambda theta: table, plan, theta, **kw))
@@ -81,8 +82,8 @@ def test_evaluates_every_n_rounds_and_at_the_end() -> None:
 
 
 def test_pretraining_is_plain_fedavg_with_everyone_and_counts_as_rounds() -> None:
-    engine, selector, momentum = FakeEngine(), Fixed([1], pretraining_rounds=2), FedAvgM(server_lr=1.0)
-    done = run(engine, selector, total=3, aggregator=momentum)
+    engine, selector, momentum = FakeEngine(), Fixed([1]), FedAvgM(server_lr=1.0)
+    done = run(engine, selector, total=3, aggregator=momentum, pretraining_rounds=2)
     assert [record.phase for record in done] == ["pretraining", "pretraining", "selected"]
     assert [sorted(order) for _, order in engine.asked] == [[1, 3, 5, 7], [1, 3, 5, 7], [1]]
     assert [task.prox_mu for task, _ in engine.asked] == [0.0, 0.0, 0.5]
@@ -92,9 +93,8 @@ def test_pretraining_is_plain_fedavg_with_everyone_and_counts_as_rounds() -> Non
 
 
 def test_pretraining_may_be_all_there_is() -> None:
-    assert [record.phase for record in run(FakeEngine(), Fixed([1], pretraining_rounds=5), total=2)] == [
-        "pretraining"
-    ] * 2
+    done = run(FakeEngine(), Fixed([1]), total=2, pretraining_rounds=5)
+    assert [record.phase for record in done] == ["pretraining"] * 2
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_unusable_replies_are_left_out_with_a_warning(bad: Reply, reason: str) -
 
 def oracle_run(engine: FakeEngine, selector: str, total: int = 2) -> list[Round]:
     """Clients send θ plus their id whatever they are asked, which passes for a matrix of two by two."""
-    settings = {"seed": 1, "estimator": "oracle", "num_classes": 2, "num_attributes": 2, "pretraining_rounds": 0}
-    return run(engine, build(selector, settings), total, theta=np.ones(SIZE, np.float32))
+    made = registry.make(registry.SELECTOR, selector, {"estimator": Oracle(seed=1, num_classes=2, num_attributes=2)})
+    return run(engine, made, total, theta=np.ones(SIZE, np.float32))
 
 
 @pytest.mark.parametrize("selector", ["feddiverse", "group_balance"])

@@ -1,7 +1,12 @@
 """What commands share to talk to a person: a console, and progress bars that are silent when not on a terminal."""
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from feddiverse.report.table import Table
 
 out = Console()
 err = Console(stderr=True)
@@ -19,3 +24,14 @@ def progress() -> Progress:
         disable=not err.is_terminal,
         transient=True,
     )
+
+
+def show_table(table: "Table") -> None:
+    """A report's table on stdout: as it is where it fits, else one block a row; then its notes."""
+    from feddiverse.report.table import to_rich, to_stacked_rich
+
+    whole = to_rich(table)
+    fits = out.measure(whole, options=out.options.update(max_width=1000)).maximum <= out.width
+    out.print(whole if fits else to_stacked_rich(table))
+    for note in table.notes:
+        out.print(note, style="dim", highlight=False, markup=False)

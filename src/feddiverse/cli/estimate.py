@@ -1,13 +1,10 @@
 """`feddiverse estimate`: how near estimated triplets come to the truth, and what they cost."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from feddiverse.cli import table
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 def estimate(
@@ -33,9 +30,10 @@ def estimate(
     import json
 
     from feddiverse import registry
-    from feddiverse.cli.console import err, out, progress
+    from feddiverse.cli.console import err, out, progress, show_table
     from feddiverse.experiment.config import from_mapping, parse_assignments
     from feddiverse.experiment.estimating import estimates
+    from feddiverse.report.costs import estimators_table
 
     values: dict[str, Any] = {"federation": federation, "seed": seed, "pretraining_rounds": pretraining_rounds}
     if data_dir is not None:
@@ -54,26 +52,10 @@ def estimate(
     if json_:
         typer.echo(json.dumps(found if estimator == "all" else found[0], allow_nan=False))
         return
-    out.print(_table(config.federation, found))
-    out.print("error: mean absolute; attr.: share of samples whose attribute was read right; the rest per client")
-    for comparison in found:
-        for warning in comparison["warnings"]:
-            err.print(f"{comparison['estimator']}: {warning}")
-        for dimension, reason in comparison["undefined"].items():
-            out.print(f"{comparison['estimator']}: r of {dimension.upper()} is undefined: {reason}.")
-
-
-def _table(federation: str, found: list[dict[str, Any]]) -> "Table":
-    from rich.table import Table
-
-    table = Table(title=f"{federation}: {found[0]['num_clients']} clients, T0 = {found[0]['pretraining_rounds']}")
-    table.add_column("Estimator")
-    for header in ("r: CI, AI, SC", "error: same", "attr.", "seconds", "bytes up"):
-        table.add_column(header, justify="right")
-    for row in found:
-        r = " ".join("–" if number is None else f"{number:.3f}" for number in row["r"].values())
-        error = " ".join(f"{number:.2f}" for number in row["mae"].values())
-        accuracy = row["attribute_accuracy"]
-        attribute = "–" if accuracy is None else f"{accuracy:.3f}"
-        table.add_row(row["estimator"], r, error, attribute, f"{row['seconds']:.2f}", f"{row['bytes_up']:,.0f}")
-    return table
+    title = f"{config.federation}: {found[0]['num_clients']} clients, T0 = {config.pretraining_rounds}"
+    show_table(estimators_table({(each["estimator"], config.federation): [each] for each in found}, title))
+    for each in found:
+        for warning in each["warnings"]:
+            err.print(f"{each['estimator']}: {warning}")
+        for dimension, reason in each["undefined"].items():
+            out.print(f"{each['estimator']}: r of {dimension.upper()} is undefined: {reason}.")

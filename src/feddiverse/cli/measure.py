@@ -89,9 +89,10 @@ def measure(
         _print(measured)
     if plot is not None:
         with err.status("Drawing…"):
-            from feddiverse.report.federation_figure import draw
+            from feddiverse.report.federation import draw
 
-            draw({m.name: (m.counts, m.metrics) for m in measured}, plot)
+            names = None if all_seven else [str(client) for client in measured[0].clients]
+            draw({m.name: (m.counts, m.metrics) for m in measured}, plot, names)
 
 
 def _measure(name: str, columns: dict[str, str], seed: int) -> Measured:

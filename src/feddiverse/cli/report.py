@@ -8,8 +8,8 @@ from feddiverse.errors import UserError
 
 
 def report(
-    directory: Path = typer.Argument(metavar="DIR", help="A run directory, a study directory, or a folder of runs."),
-    out: Path | None = typer.Option(None, help="Where to write the page (default: DIR/report.html)."),
+    directory: Path = typer.Argument(metavar="PATH", help="A run directory, a study, or a folder of runs."),
+    out: Path | None = typer.Option(None, help="Where to write the page (default: report.html there)."),
     tables: Path | None = typer.Option(None, metavar="FOLDER", help="Also write tables as .md, .csv and .tex there."),
     figures: Path | None = typer.Option(None, metavar="FOLDER", help="Also write figures there, for a paper."),
     figure_format: str = typer.Option("pdf", help="Format of those figures: pdf, svg or png."),
@@ -28,7 +28,7 @@ def report(
     results = load(directory)
     if not results.summaries:
         raise UserError(f"{directory} holds no finished run yet; go on with its study first.")
-    written = page.write(results, out or directory / "report.html")
+    written = page.write(results, out or (directory.parent if directory.is_file() else directory) / "report.html")
     for each in answer.answers(results):
         console.print(each.sentence, highlight=False, markup=False)
     if tables is not None:

@@ -25,7 +25,7 @@ def study(
         [], "--set", metavar="KEY=VALUE", help="A config key for all runs; may be repeated."
     ),
     out: Path | None = typer.Option(None, help="Study directory (default: studies/<name of the study>)."),
-    reuse: list[Path] = typer.Option([], metavar="DIR", help="Take finished runs of equal config from this study."),
+    reuse: list[Path] = typer.Option([], metavar="PATH", help="Take finished runs of equal config from this study."),
     workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
     device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show the grid and the expected time; run nothing."),
@@ -42,7 +42,7 @@ def study(
     from feddiverse.experiment import train
     from feddiverse.experiment.config import parse_assignments
     from feddiverse.experiment.opening import check_names
-    from feddiverse.experiment.study import Planned, StudyDirectory, carry_out, copy_run, finished_runs
+    from feddiverse.experiment.study import Planned, StudyDirectory, carry_out, finished_runs
 
     planned = _planned(name, preset, source, seeds).with_settings(parse_assignments(set_)).only(methods, federations)
     directory = StudyDirectory(out or Path("studies") / _default_name(planned.name, name, preset, source))
@@ -58,7 +58,7 @@ def study(
     directory.plan(planned, shlex.join(["feddiverse", *sys.argv[1:]]))
     taken = [run for run in planned.runs if not directory.is_done(run) and run.config in elsewhere]
     for run in taken:
-        copy_run(elsewhere[run.config], directory.run_path(run))
+        elsewhere[run.config].save(directory.run_path(run))
 
     with Display(planned, directory, workers, len(taken)) as display:
 
@@ -93,8 +93,7 @@ def _list() -> None:
 
 
 def _planned(name: str, preset: str, source: str, seeds: str) -> "Study":
-    from difflib import get_close_matches
-
+    from feddiverse import registry
     from feddiverse.experiment.grids import PRESETS, SEEDS, STUDIES, from_toml
 
     if preset not in PRESETS:
@@ -105,10 +104,8 @@ def _planned(name: str, preset: str, source: str, seeds: str) -> "Study":
             raise UserError("--preset and --source are for the paper's studies; a grid of your own names its pictures.")
         return from_toml(Path(name), numbers)
     if name not in STUDIES:
-        near = get_close_matches(name, STUDIES, n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
-        known = ", ".join(STUDIES)
-        raise UserError(f"There is no study '{name}'.{hint} Studies are {known}, or a file that ends in .toml.")
+        known, hint = ", ".join(STUDIES), registry.nearest(name, STUDIES)
+        raise UserError(f"There is no study '{name}'{hint}. Studies are {known}, or a file that ends in .toml.")
     return STUDIES[name](preset, source, SEEDS if numbers is None else numbers)
 
 
@@ -119,12 +116,8 @@ def _default_name(study: str, name: str, preset: str, source: str) -> str:
     return "-".join(part for part in (study, preset, source) if part)
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _seeds(text: str) -> list[int] | None:
-    words = _words(text)
+    words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(word.isdecimal() for word in words):
         raise UserError(f"--seeds takes whole numbers separated by commas, such as 0,1,2, not '{text}'.")
     return list(dict.fromkeys(int(word) for word in words)) or None
@@ -139,9 +132,10 @@ def _trackers(path: Path, **wanted: bool) -> list[Any]:
 def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
     """The table, what it says, and where the report is."""
     from feddiverse.cli.console import out as console
+    from feddiverse.cli.console import show_table
     from feddiverse.report import answer, page, tables
     from feddiverse.report.results import load
-    from feddiverse.report.table import to_rich, to_stacked_rich, write_all
+    from feddiverse.report.table import write_all
 
     results = load(directory.path)
     if not results.summaries:
@@ -155,13 +149,10 @@ def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
         said = {"report": str(written), "answers": [each.sentence for each in answers], **tables.as_json(results)}
         typer.echo(json.dumps(said, ensure_ascii=False))
         return
-    # With one column the full comparison fits a terminal.
-    table = made[0] if len(results.columns) > 1 or len(made) < 3 else made[1]
-    whole = to_rich(table)
-    fits = console.measure(whole, options=console.options.update(max_width=1000)).maximum <= console.width
-    console.print(whole if fits else to_stacked_rich(table))
-    for note in table.notes:
-        console.print(note, style="dim", highlight=False, markup=False)
+    if results.view == "accuracy":  # with one column the full comparison fits a terminal
+        made = [made[0] if len(results.columns) > 1 or len(made) < 3 else made[1]]
+    for table in made:
+        show_table(table)
     console.print()
     for each in answers:
         console.print(each.sentence, highlight=False, markup=False)

@@ -13,7 +13,8 @@ from torch.nn import functional
 from feddiverse import seeding
 from feddiverse.data.federation import Samples
 from feddiverse.messages import Sketch, Train, Vector
-from feddiverse.models import FlatModel, native
+from feddiverse.models import FlatModel
+from feddiverse.models.layers import native
 
 
 class Diverged(Exception):

@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol, cast
 
@@ -76,20 +77,17 @@ def copy(stream: Readable, target: Path, limit_bytes: int) -> int:
     return done
 
 
-class _reading:
-    """Tells what a damaged archive says in the words of its own library as one sentence."""
-
-    def __init__(self, archive: Path) -> None:
-        self.archive = archive
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, FileExistsError):
-            raise UserError(f"The archive {self.archive.name} was refused: it holds a file twice.") from error
-        if isinstance(error, _DAMAGED) and getattr(error, "errno", None) not in _OUR_DISK:
-            raise UserError(f"The archive {self.archive.name} is damaged or incomplete ({error}).") from error
+@contextmanager
+def _reading(archive: Path) -> Iterator[None]:
+    """Say in one sentence what the libraries say of a damaged archive in words of their own."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise UserError(f"The archive {archive.name} was refused: it holds a file twice.") from error
+    except _DAMAGED as error:
+        if getattr(error, "errno", None) in _OUR_DISK:
+            raise
+        raise UserError(f"The archive {archive.name} is damaged or incomplete ({error}).") from error
 
 
 def _members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:

@@ -35,7 +35,7 @@ def home() -> Path:
 def partial() -> Iterator[Path]:
     """A fresh folder on the cache's own disk to prepare something in; what is not moved out of it vanishes.
 
-    A process that was killed leaves its folder behind: the next one sweeps it away.
+    A process that was killed leaves its folder behind: the next one removes it.
     """
     parent = home()
     try:
@@ -43,20 +43,19 @@ def partial() -> Iterator[Path]:
         for old in parent.glob(f"{_PARTIAL}*"):
             if _is_abandoned(old):
                 shutil.rmtree(old, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{socket.gethostname()}-{os.getpid()}-", dir=parent))
+        prefix = f"{_PARTIAL}{socket.gethostname()}-{os.getpid()}-"
+        folder = tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
     except OSError as error:
         raise UserError(
             f"The cache folder {parent} cannot be written ({error.strerror}): set FEDDIVERSE_HOME to one that can."
         ) from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with folder as path:
+        yield Path(path)
 
 
 def _is_abandoned(folder: Path) -> bool:
     """Whether the process that made it is gone; of another machine or system we can tell only after a day."""
-    with contextlib.suppress(OSError, ValueError, OverflowError):  # a name of another form is not ours to sweep away
+    with contextlib.suppress(OSError, ValueError, OverflowError):  # a name of another form is not ours to remove
         host, pid, _ = folder.name.removeprefix(_PARTIAL).rsplit("-", 2)
         if host == socket.gethostname() and os.name == "posix":
             try:

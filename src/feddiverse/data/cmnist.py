@@ -9,7 +9,7 @@ from feddiverse import seeding
 from feddiverse.data import sources
 from feddiverse.data.coloured import ColouredDigits, GreyDigits, check_groups, classes_of
 from feddiverse.data.federation import Ids
-from feddiverse.data.mapped import MappedPixels
+from feddiverse.data.pictures import MappedPixels
 
 
 def open_cmnist(num_classes: int, num_attributes: int, seed: int, data_dir: Path | None = None) -> ColouredDigits:

@@ -24,6 +24,9 @@ class Samples:
 
     `x` is uint8 for pictures [n, channels, height, width], or float of any shape [n, …]. `a` serves evaluation and the
     oracle; training never reads it.
+
+    >>> len(Samples(np.zeros((2, 5), np.float32), y=np.array([0, 1]), a=None))
+    2
     """
 
     x: NDArray[Any]
@@ -59,6 +62,13 @@ class Source(Protocol):
 @dataclass(frozen=True)
 class Federation:
     """Data split over clients `0 … K−1`, and the server's test set (balanced over groups, in the paper's).
+
+    Made by `fd.federation(name)` or `Federation.from_arrays(…)`.
+
+    >>> import feddiverse as fd
+    >>> fed = fd.federation("digits-gsc", seed=0)
+    >>> fed.num_clients, fed.num_classes, fed.client(3).x.shape
+    (24, 2, (140, 3, 28, 28))
 
     `attributes_known`: whether the attribute of training samples is known; else `counts` has one column for all.
     """

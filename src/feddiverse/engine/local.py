@@ -34,8 +34,15 @@ class LocalEngine:
     is. An accelerator is held by one process, this one, and so are clients on a platform where forking is not safe.
     Replies are the same to the bit for any number of workers.
 
-    >>> with LocalEngine(federation, spec, workers=2) as engine:
-    ...     for reply in engine.ask(Train(seed=0, round=1), theta, [3, 1, 4]): ...
+    >>> import feddiverse as fd
+    >>> from feddiverse.messages import LabelCounts
+    >>> from feddiverse.models import ModelSpec
+    >>> fed = fd.federation("digits-gsc")
+    >>> spec = ModelSpec("cnn", fed.num_classes, fed.source.shape, fed.source.mean, fed.source.std)
+    >>> with LocalEngine(fed, spec, workers=1) as engine:
+    ...     theta = np.zeros(87_810, np.float32)
+    ...     [reply.vector.tolist() for reply in engine.ask(LabelCounts(seed=0, round=1), theta, [0, 5])]
+    [[126.0, 14.0], [70.0, 70.0]]
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Forked worker processes: who works on what, what came back, and what happens when one dies."""
+"""A pool of forked worker processes: which works on what, what came back, and what happens when one dies."""
 
 import multiprocessing
 import os
@@ -17,8 +17,8 @@ ATTEMPTS = 2  # a job whose worker dies is tried once more
 
 
 @dataclass
-class Errand:
-    """A job on its way: its place in the order of replies, and where its vector will be."""
+class PendingJob:
+    """A job without a reply yet: its position in the order of replies, and the slot its vector will be in."""
 
     position: int
     job: Job
@@ -27,12 +27,12 @@ class Errand:
 
 
 @dataclass(eq=False)
-class Hand:
-    """A worker process, the parent's end of its pipe, and what it works on."""
+class WorkerProcess:
+    """A process, the parent's end of its pipe, and the job it works on."""
 
     process: ForkProcess
     connection: Connection
-    errand: Errand | None = None
+    pending: PendingJob | None = None
 
 
 class Pool:
@@ -44,15 +44,15 @@ class Pool:
 
     def __init__(self, worker: Worker, num_workers: int, num_weights: int) -> None:
         self.num_workers = num_workers
-        self._worker = worker
+        self._worker = worker  # each process has a copy of it, by forking
         self._shared = SharedVectors(num_weights, num_workers)
-        self._hands: list[Hand] = []
+        self._workers: list[WorkerProcess] = []
         self._is_running = self._is_closed = False
 
     @property
     def process_ids(self) -> list[int]:
         """Of the worker processes alive now."""
-        return [pid for hand in self._hands if (pid := hand.process.pid) is not None]
+        return [pid for worker in self._workers if (pid := worker.process.pid) is not None]
 
     def run(self, task: Task, theta: Vector, jobs: Sequence[Job]) -> Iterator[Reply]:
         """One reply per job in the order of `jobs`, while they stream in.
@@ -67,98 +67,98 @@ class Pool:
             )
         self._is_running = True
         self._shared.theta[:] = theta
-        waiting = deque(Errand(position, job) for position, job in enumerate(jobs))
-        arrived: dict[int, tuple[Reply, Errand, int | None]] = {}
+        waiting = deque(PendingJob(position, job) for position, job in enumerate(jobs))
+        arrived: dict[int, tuple[Reply, PendingJob, int | None]] = {}
         free_slots = set(range(self._shared.num_slots))
         try:
             for position in range(len(jobs)):
-                self._hand_out(task, waiting, free_slots)
+                self._assign(task, waiting, free_slots)
                 while position not in arrived:
-                    for errand, reply, size in self._collect():
+                    for pending, reply, size in self._receive():
                         if reply is not None:
-                            arrived[errand.position] = reply, errand, size
-                        elif errand.attempts < ATTEMPTS:
-                            waiting.appendleft(errand)
+                            arrived[pending.position] = reply, pending, size
+                        elif pending.attempts < ATTEMPTS:
+                            waiting.appendleft(pending)
                         else:
-                            arrived[errand.position] = _lost(errand), errand, None
-                    self._hand_out(task, waiting, free_slots)
-                reply, errand, size = arrived.pop(position)
+                            arrived[pending.position] = _lost(pending), pending, None
+                    self._assign(task, waiting, free_slots)
+                reply, pending, size = arrived.pop(position)
                 if size is not None:
-                    reply = replace(reply, vector=self._shared.take(errand.slot, size))
-                free_slots.add(errand.slot)
+                    reply = replace(reply, vector=self._shared.take(pending.slot, size))
+                free_slots.add(pending.slot)
                 yield reply
         finally:
             self._is_running = False
-            for hand in [hand for hand in self._hands if hand.errand]:  # nobody wants the answer any more
-                self._dismiss(hand)
+            for worker in [worker for worker in self._workers if worker.pending]:  # nobody waits for them
+                self._kill(worker)
 
     def close(self) -> None:
         self._is_closed = True
-        for hand in list(self._hands):
-            self._dismiss(hand)
+        for worker in list(self._workers):
+            self._kill(worker)
 
-    def _hand_out(self, task: Task, waiting: deque[Errand], free_slots: set[int]) -> None:
+    def _assign(self, task: Task, waiting: deque[PendingJob], free_slots: set[int]) -> None:
         while waiting and (free_slots or waiting[0].slot >= 0):
-            hand = next((hand for hand in self._hands if hand.errand is None), None)
-            if hand is None:
-                if len(self._hands) == self.num_workers:
+            worker = next((worker for worker in self._workers if worker.pending is None), None)
+            if worker is None:
+                if len(self._workers) == self.num_workers:
                     return
-                hand = self._hire()
-            errand = waiting.popleft()
-            if errand.slot < 0:
-                errand.slot = min(free_slots)  # the lowest, so that few pages are ever touched
-                free_slots.remove(errand.slot)
-            hand.errand = errand
+                worker = self._start_worker()
+            pending = waiting.popleft()
+            if pending.slot < 0:
+                pending.slot = min(free_slots)  # the lowest, so that few pages are ever touched
+                free_slots.remove(pending.slot)
+            worker.pending = pending
             try:
-                hand.connection.send((task, errand.job, errand.slot))
-                errand.attempts += 1
-            except OSError:  # it died while idle: not the errand's fault
-                self._dismiss(hand)
-                waiting.appendleft(errand)
+                worker.connection.send((task, pending.job, pending.slot))
+                pending.attempts += 1
+            except OSError:  # it died while idle: not the job's fault
+                self._kill(worker)
+                waiting.appendleft(pending)
 
-    def _collect(self) -> Iterator[tuple[Errand, Reply | None, int | None]]:
-        """Wait for news: an errand with its reply and the size of its vector, or with None if its worker died."""
-        hands = {hand.connection: hand for hand in self._hands}
-        for connection in wait(list(hands)):
+    def _receive(self) -> Iterator[tuple[PendingJob, Reply | None, int | None]]:
+        """Wait for replies: a job with its reply and the size of its vector, or with None if its worker died."""
+        workers = {worker.connection: worker for worker in self._workers}
+        for connection in wait(list(workers)):
             assert isinstance(connection, Connection)
-            hand = hands[connection]
-            errand = hand.errand
+            worker = workers[connection]
+            pending = worker.pending
             try:
                 reply, size = connection.recv()
             except (EOFError, OSError):
                 reply, size = None, None
-                self._dismiss(hand)
-            hand.errand = None
-            if errand is not None:
-                yield errand, reply, size
+                self._kill(worker)
+            worker.pending = None
+            if pending is not None:
+                yield pending, reply, size
 
-    def _hire(self) -> Hand:
+    def _start_worker(self) -> WorkerProcess:
         if self._is_closed:
             raise RuntimeError("the engine is closed")
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
-        not_mine = [ours, *(hand.connection for hand in self._hands)]
+        inherited = [ours, *(worker.connection for worker in self._workers)]
         process = context.Process(
-            target=serve, args=(self._worker, self._shared, theirs, not_mine, os.getpid()), daemon=True
+            target=serve, args=(self._worker, self._shared, theirs, inherited, os.getpid()), daemon=True
         )
         with warnings.catch_warnings():
             # Python 3.12 warns of any thread, and NumPy has some: they are idle, and the child uses none of them.
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
             process.start()
         theirs.close()  # so that the pipe ends when the worker does
-        hand = Hand(process, ours)
-        self._hands.append(hand)
-        return hand
+        worker = WorkerProcess(process, ours)
+        self._workers.append(worker)
+        return worker
 
-    def _dismiss(self, hand: Hand) -> None:
-        if hand in self._hands:
-            self._hands.remove(hand)
-            hand.process.kill()
-            hand.process.join()
-            hand.process.close()
-            hand.connection.close()
+    def _kill(self, worker: WorkerProcess) -> None:
+        if worker in self._workers:
+            self._workers.remove(worker)
+            worker.process.kill()
+            worker.process.join()
+            worker.process.close()
+            worker.connection.close()
 
 
-def _lost(errand: Errand) -> Reply:
-    client = errand.job if isinstance(errand.job, int) else TEST_SET
+def _lost(pending: PendingJob) -> Reply:
+    client = pending.job if isinstance(pending.job, int) else TEST_SET
     return Reply(client, failure=f"its worker process died {ATTEMPTS} times (killed, or out of memory)")

@@ -1,4 +1,4 @@
-"""What does the local engine's work, in this process or a forked one: a model, and the data of clients asked lately."""
+"""A worker of the local engine, in this process or a forked one: a model, and a cache of clients' data."""
 
 import ctypes
 import gc
@@ -36,7 +36,7 @@ class Worker:
         self._model = model
         self._answer = answer
         self._cache: OrderedDict[Job, Samples] = OrderedDict()
-        self._room = cache_bytes
+        self._free_bytes = cache_bytes
 
     def answer(self, task: Task, theta: Vector, job: Job) -> Reply:
         client = job if isinstance(job, int) else TEST_SET
@@ -47,16 +47,16 @@ class Worker:
         return self._answer(task, theta, client, samples, self._model)
 
     def _samples(self, job: Job) -> Samples:
-        """The data, read when first asked for and kept while there is room; the longest unused goes first."""
+        """The data, read when first asked for and kept within `cache_bytes`; the least recently used goes first."""
         samples = self._cache.pop(job, None)
         if samples is None:
             samples = (
                 self._federation.client(job) if isinstance(job, int) else self._federation.test(job.start, job.stop)
             )
-            self._room -= _num_bytes(samples)
+            self._free_bytes -= _num_bytes(samples)
         self._cache[job] = samples
-        while self._room < 0:
-            self._room += _num_bytes(self._cache.popitem(last=False)[1])
+        while self._free_bytes < 0:
+            self._free_bytes += _num_bytes(self._cache.popitem(last=False)[1])
         return samples
 
 
@@ -65,33 +65,33 @@ def _num_bytes(samples: Samples) -> int:
 
 
 def serve(
-    worker: Worker, shared: SharedVectors, questions: Connection, not_mine: Iterable[Connection], parent: int
+    worker: Worker, shared: SharedVectors, pipe: Connection, inherited: Iterable[Connection], parent: int
 ) -> None:
-    """A worker process: answer questions `(task, job, slot)` until the parent is gone or kills us.
+    """A worker process: answer `(task, job, slot)` until the parent is gone or kills it.
 
     A reply's vector goes into its slot of shared memory, the rest of it through the pipe, as `(reply, size or None)`.
     """
-    _die_with(parent)
+    _end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for connection in not_mine:
+    for connection in inherited:
         connection.close()
     gc.freeze()  # collecting what the parent made would write to pages that are shared until written
     _use_one_thread()
     _keep_freed_memory()
-    _be_first_when_memory_ends()
+    _raise_oom_score()
     shared.theta.flags.writeable = False
     while True:
         try:
-            task, job, slot = questions.recv()
+            task, job, slot = pipe.recv()
         except EOFError:
             return
         reply = worker.answer(task, shared.theta, job)
         vector = reply.vector
         if vector is not None and shared.put(slot, vector):
-            questions.send((replace(reply, vector=None), vector.size))
+            pipe.send((replace(reply, vector=None), vector.size))
         else:
-            questions.send((reply, None))
+            pipe.send((reply, None))
 
 
 def _use_one_thread() -> None:
@@ -116,16 +116,16 @@ def _keep_freed_memory() -> None:
         mallopt(trim_threshold, never)
 
 
-def _be_first_when_memory_ends() -> None:
-    """Have Linux kill a worker, which can be replaced, rather than the parent, which holds the run."""
+def _raise_oom_score() -> None:
+    """When memory runs out, have Linux kill a worker, which can be replaced, rather than the parent with the run."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
 
 
-def _die_with(parent: int) -> None:
-    """Be killed when the parent ends (to Linux: the thread that forked us), even by SIGKILL."""
+def _end_with(parent: int) -> None:
+    """Have Linux kill this process when the parent ends (to Linux: the thread that forked it), even by SIGKILL."""
     if sys.platform == "linux":
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we could ask
+    if os.getppid() != parent:  # it ended before this was set
         os._exit(1)

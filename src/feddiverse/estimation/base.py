@@ -18,6 +18,12 @@ Matrix = NDArray[np.float64]  # [class, attribute]
 class Estimator:
     """Finds triplets of clients. Called again for clients that come late; what was learnt is kept as plain data.
 
+    >>> class Equal(Estimator):
+    ...     def estimate(self, round, clients, ask):
+    ...         return {client: np.full(3, 1 / 3) for client in clients}
+    >>> Equal().estimate(1, {7: 100}, ask=None)[7].round(2).tolist()
+    [0.33, 0.33, 0.33]
+
     `gives_matrices`: whether it can give `matrices`: client → its (estimated) interaction matrix, with attributes that
     mean the same on every client. They are None where it cannot, nobody answered yet, or `wants_matrices` is not set.
     `warnings`: what a reader of the triplets should know, one sentence each.

@@ -51,6 +51,9 @@ class Config:
 
     `options` are parameters of parts beyond these keys: `(("selector", (("temperature", 3),)),)`, or a mapping of
     mappings, which becomes that. Defaults are the paper's where it says something.
+
+    >>> Config(federation="digits-gsc").lr, Config(federation="cmnist-gsc").lr
+    (0.02, 0.001)
     """
 
     federation: str = _key("digits-gsc", "named federation, `split:source`, or a table `FILE.csv`")

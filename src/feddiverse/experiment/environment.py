@@ -14,14 +14,14 @@ LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors")
 
 def describe(federation: Federation, weights: Path | None) -> dict[str, Any]:
     """What `environment.json` says."""
-    from feddiverse.models import native  # brings torch: only once a run begins
+    from feddiverse.models.layers import library  # brings torch: only once a run begins
 
     return {
         "feddiverse": version("feddiverse"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         **{name: version(name) for name in LIBRARIES},
-        "layers": "C" if native.AVAILABLE else "PyTorch",  # the two differ in rounding
+        "layers": library.describe(),
         "checkpoint": weights and {"name": weights.name, "sha256": _file_digest(weights)},
         "data": {"source": federation.source.name, "fingerprint": fingerprint(federation)},
     }

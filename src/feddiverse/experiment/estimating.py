@@ -1,32 +1,48 @@
-"""How well estimators see a federation: pre-train, let each estimate, compare with the truth (evaluation only)."""
+"""How well estimators see a federation, and what that costs: after pre-training, beside the truth (evaluation only)."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 from feddiverse import registry
 from feddiverse.errors import RunError
 from feddiverse.experiment.config import Config
+from feddiverse.experiment.finished import Run
 from feddiverse.experiment.opening import Opened, open_run
+from feddiverse.experiment.records import total, traffic_of
 from feddiverse.experiment.truth import TruthKept, compare
 from feddiverse.messages import Engine, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import FedAvg
-from feddiverse.server.meter import Meter
+from feddiverse.server.meter import Meter, Traffic
 from feddiverse.server.rounds import rounds
 
 Tell = Callable[[str], None]
+Comparison = dict[str, Any]
+"""`r mae attribute_accuracy undefined` as `compare` gives them; a client's mean `seconds bytes_up bytes_down`."""
 
 
-def estimates(
-    config: Config, names: Sequence[str], *, workers: int, device: str, tell: Tell
-) -> Iterator[dict[str, Any]]:
+def of_run(run: Run) -> Comparison | None:
+    """How good the triplets were that a run's selector estimated; None where it estimated none, or nobody can say."""
+    if run.estimated_triplets is None:
+        return None
+    return {**run.triplets["evaluation_only"], **a_client(traffic_of(run.rounds), len(run.counts))}
+
+
+def a_client(traffic: Traffic, num_clients: int) -> dict[str, float]:
+    """What answering took besides training, for one client on average."""
+    spent = total(row for kind, row in traffic.items() if kind != "train")
+    keys = {"seconds": "client_seconds", "bytes_up": "bytes_up", "bytes_down": "bytes_down"}
+    return {name: spent[key] / num_clients for name, key in keys.items()}
+
+
+def estimates(config: Config, names: Sequence[str], *, workers: int, device: str, tell: Tell) -> Iterator[Comparison]:
     """One comparison per estimator, all after the same `pretraining_rounds` of FedAvg with every client."""
     opened = open_run(config)
     estimators = {name: opened.estimator(name) for name in names}
-    engine = registry.find(registry.ENGINE, "local")(opened, workers, device)
-    try:
+    with closing(registry.find(registry.ENGINE, "local")(opened, workers, device)) as engine:
         theta = pretrain(opened, engine, tell)
         for name, estimator in estimators.items():
             tell(name)
@@ -36,27 +52,19 @@ def estimates(
             wall = time.perf_counter() - started
             if not found:
                 raise RunError(f"No client of {config.federation} answered the estimator {name}.")
-            traffic = meter.take().values()
-            per_client = {
-                key: sum(row[key] for row in traffic) / len(engine.clients)
-                for key in ("bytes_up", "bytes_down", "client_seconds")
-            }
             yield {
                 "federation": config.federation,
                 "estimator": name,
                 "pretraining_rounds": config.pretraining_rounds,
                 "seed": config.seed,
                 **compare(found, opened.federation.counts, truth.confusion),
-                "seconds": per_client["client_seconds"],
-                "bytes_up": per_client["bytes_up"],
-                "bytes_down": per_client["bytes_down"],
+                **a_client(meter.take(), len(engine.clients)),
                 "wall_seconds": wall,
                 "num_clients": len(found),
+                "client_names": list(opened.federation.client_names),
                 "warnings": estimator.warnings,
                 "triplets": {k: triplet.tolist() for k, triplet in sorted(found.items())},
             }
-    finally:
-        engine.close()
 
 
 def pretrain(opened: Opened, engine: Engine, tell: Tell) -> Vector:

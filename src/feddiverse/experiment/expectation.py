@@ -3,13 +3,13 @@
 The unit is a second of one thread of a 2.4 GHz EPYC; what is promised is the order of magnitude.
 """
 
-import json
+import contextlib
 from collections.abc import Iterable
-from pathlib import Path
 
 from feddiverse.data.names import parse, split_of
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import Config
+from feddiverse.experiment.run_directory import read_json
 from feddiverse.experiment.study import Planned, StudyDirectory
 
 # Seconds of one thread per trained sample at 28×28, with the layers in C. A forward pass alone is about a third of it.
@@ -48,15 +48,8 @@ def correction(runs: Iterable[Planned], directory: StudyDirectory, workers: int)
     """Measured over expected seconds of the runs that are done here; 1 before the first."""
     measured = expected = 0.0
     for run in runs:
-        seconds = _seconds(directory.run_path(run) / "result.json")
-        if seconds is not None:
-            measured += seconds
-            expected += wall_seconds(run.config, workers)
+        with contextlib.suppress(UserError):  # a damaged result says nothing of time
+            if result := read_json(directory.run_path(run) / "result.json"):
+                measured += float(result.get("seconds", 0))
+                expected += wall_seconds(run.config, workers)
     return measured / expected if expected else 1.0
-
-
-def _seconds(path: Path) -> float | None:
-    try:
-        return float(json.loads(path.read_bytes())["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

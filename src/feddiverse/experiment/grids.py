@@ -7,10 +7,8 @@ from typing import Any
 from feddiverse import registry
 from feddiverse.data.names import FEDERATIONS, parse
 from feddiverse.errors import UserError
-from feddiverse.experiment import published
+from feddiverse.experiment import overhead as costs
 from feddiverse.experiment.config import read_toml
-from feddiverse.experiment.overhead import METHODS as overhead_methods
-from feddiverse.experiment.published import Value
 from feddiverse.experiment.study import Planned, Study
 
 SEEDS = (0, 1, 2)
@@ -34,6 +32,12 @@ METHODS: dict[str, tuple[str, Settings]] = {
 }
 OPTIMIZERS = {"fedavg": "FedAvg", "fedavgm": "FedAvgM", "fedprox": "FedProx", "fedavgm+fedprox": "FedAvgM + FedProx"}
 UNIFORM = METHODS["uniform"][0]
+
+# The federations of Table I, in its order; Table III has all but the last.
+TABLE_I = (
+    "spawrious-gsc", "spawrious-gci", "spawrious-gai", "waterbirds-dist", "spawrious-4", "cmnist-gsc",
+    "spawrious-gci-100",
+)  # fmt: skip
 
 
 def federations(names: Iterable[str], preset: str, source: str) -> dict[str, str]:
@@ -69,68 +73,52 @@ def _cross(rows: Mapping[str, Settings], columns: Mapping[str, Settings], seeds:
     )
 
 
-def _base(study: str, preset: str) -> dict[str, Any]:
-    return {"rounds": QUICK_ROUNDS[study], "evaluate_every": 5} if preset == "quick" else {}
+def _columns(study: str, preset: str, mapping: Mapping[str, str]) -> dict[str, Settings]:
+    """A column for each federation to run, with the preset's settings."""
+    base = {"rounds": QUICK_ROUNDS[study], "evaluate_every": 5} if preset == "quick" else {}
+    return {name: {**base, "federation": name} for name in mapping.values()}
 
 
 def quickstart(preset: str, source: str, seeds: Sequence[int]) -> Study:
     """Uniform against FedDiverse on one federation: what `make run` shows."""
     mapping = federations(["cmnist-gsc"], preset, source)
     rows = dict(METHODS[name] for name in ("uniform", "feddiverse"))
-    columns = {name: {**_base("quickstart", preset), "federation": name} for name in mapping.values()}
     return Study(
         name="quickstart",
         title="Uniform selection against FedDiverse",
-        runs=_cross(rows, columns, seeds),
+        runs=_cross(rows, _columns("quickstart", preset, mapping), seeds),
         baselines=dict.fromkeys(rows, UNIFORM),
     )
 
 
 def selection(preset: str, source: str, seeds: Sequence[int]) -> Study:
     """Table I: every selector on the seven federations."""
-    names = list(dict.fromkeys(column for _, column in published.SELECTION))
-    mapping = federations(names, preset, source)
+    mapping = federations(TABLE_I, preset, source)
     rows = dict(METHODS.values())
-    columns = {run: {**_base("selection", preset), "federation": run} for run in mapping.values()}
-    values = {
-        (label, mapping[column]): published.SELECTION[method.removesuffix("-paper"), column]
-        for method, (label, _) in METHODS.items()
-        for column in mapping
-        if (method.removesuffix("-paper"), column) in published.SELECTION
-    }
     return Study(
         name="selection",
         title="Client selection (the paper’s Table I)",
-        runs=_cross(rows, columns, seeds),
+        runs=_cross(rows, _columns("selection", preset, mapping), seeds),
         baselines=dict.fromkeys(rows, UNIFORM),
-        published=values,
-        published_in="Table I; its FedDiverse is the one with the paper’s estimator",
         stands_for=stand_ins(mapping),
     )
 
 
 def optimizers(preset: str, source: str, seeds: Sequence[int]) -> Study:
     """Table III: four optimisers, each with uniform selection and with FedDiverse."""
-    names = list(dict.fromkeys(column for _, _, column in published.OPTIMIZERS))
-    mapping = federations(names, preset, source)
+    mapping = federations(TABLE_I[:6], preset, source)
     rows: dict[str, Settings] = {}
     baselines: dict[str, str] = {}
-    values: dict[tuple[str, str], Value] = {}
     for optimizer, label in OPTIMIZERS.items():
         for method in ("uniform", "feddiverse", "feddiverse-paper"):
             row = f"{label} · {METHODS[method][0]}"
             rows[row] = {**METHODS[method][1], "aggregator": optimizer}
             baselines[row] = f"{label} · {UNIFORM}"
-            for column, run in mapping.items():
-                values[row, run] = published.OPTIMIZERS[optimizer, method.removesuffix("-paper"), column]
-    columns = {run: {**_base("optimizers", preset), "federation": run} for run in mapping.values()}
     return Study(
         name="optimizers",
         title="Optimisers with and without FedDiverse (the paper’s Table III)",
-        runs=_cross(rows, columns, seeds),
+        runs=_cross(rows, _columns("optimizers", preset, mapping), seeds),
         baselines=baselines,
-        published=values,
-        published_in="Table III; its FedDiverse is the one with the paper’s estimator",
         stands_for=stand_ins(mapping),
     )
 
@@ -141,35 +129,26 @@ def ablation(preset: str, source: str, seeds: Sequence[int]) -> Study:
     Beyond the paper: `group_balance` on estimated matrices, which the consensus estimator makes possible.
     """
     mapping = federations(["waterbirds-dist"], preset, source)
-    federation = next(iter(mapping.values()))
-    kinds: dict[str, tuple[str, str, str, str]] = {
-        "predicted (consensus), triplet": ("feddiverse", "consensus", "predicted", "triplet"),
-        "predicted (paper’s estimator), triplet": ("feddiverse", "paper", "predicted", "triplet"),
-        "known, triplet": ("feddiverse", "oracle", "known", "triplet"),
-        "known, N^k": ("group_balance", "oracle", "known", "matrix"),
-        "predicted (consensus), N^k": ("group_balance", "consensus", "predicted", "matrix"),
+    ((federation, base),) = _columns("ablation", preset, mapping).items()
+    kinds = {
+        "predicted (consensus), triplet": ("feddiverse", "consensus"),
+        "predicted (paper’s estimator), triplet": ("feddiverse", "paper"),
+        "known, triplet": ("feddiverse", "oracle"),
+        "known, N^k": ("group_balance", "oracle"),
+        "predicted (consensus), N^k": ("group_balance", "consensus"),
     }
-    rows: dict[str, Settings] = {UNIFORM: {"selector": "uniform"}}
-    values = {
-        (UNIFORM, OPTIMIZERS[o]): published.OPTIMIZERS[o, "uniform", "waterbirds-dist"] for o in ("fedavg", "fedavgm")
+    rows: dict[str, Settings] = {UNIFORM: {"selector": "uniform"}} | {
+        f"T0={t0}, {label}": {"selector": selector, "estimator": estimator, "pretraining_rounds": t0}
+        for label, (selector, estimator) in kinds.items()
+        for t0 in (20, 1)
     }
-    for label, (selector, estimator, matrix, message) in kinds.items():
-        for t0 in (20, 1):
-            row = f"T0={t0}, {label}"
-            rows[row] = {"selector": selector, "estimator": estimator, "pretraining_rounds": t0}
-            for o in ("fedavg", "fedavgm"):
-                if (t0, matrix, message, o) in published.ABLATION:
-                    values[row, OPTIMIZERS[o]] = published.ABLATION[t0, matrix, message, o]
-    base = {**_base("ablation", preset), "federation": federation}
     columns = {OPTIMIZERS[o]: {**base, "aggregator": o} for o in ("fedavg", "fedavgm")}
     return Study(
         name="ablation",
         title=f"Ablation on {federation} (the paper’s Table IV)",
         runs=_cross(rows, columns, seeds),
         baselines=dict.fromkeys(rows, UNIFORM),
-        published=values,
-        published_in="Table IV, its uniform row from Table III",
-        stands_for={OPTIMIZERS[o]: "waterbirds-dist" for o in ("fedavg", "fedavgm") if stand_ins(mapping)},
+        stands_for=dict.fromkeys(columns, "waterbirds-dist") if stand_ins(mapping) else {},
     )
 
 
@@ -177,11 +156,10 @@ def overhead(preset: str, source: str, seeds: Sequence[int]) -> Study:
     """Table II: what each selector costs in messages, bytes and seconds, beside the paper's formulas."""
     mapping = federations(["cmnist-gsc"], preset, source)
     columns = {run: {"federation": run, "rounds": 4, "evaluate_every": 4} for run in mapping.values()}
-    rows = {method.name: method.config for method in overhead_methods}
     return Study(
         name="overhead",
         title=f"What selection costs on {', '.join(columns)} (the paper’s Table II)",
-        runs=_cross(rows, columns, seeds),
+        runs=_cross(costs.METHODS, columns, seeds),
         stands_for=stand_ins(mapping),
         view="overhead",
     )
@@ -189,8 +167,7 @@ def overhead(preset: str, source: str, seeds: Sequence[int]) -> Study:
 
 def estimators(preset: str, source: str, seeds: Sequence[int]) -> Study:
     """How near estimated triplets come to the true ones, and what that costs, per estimator and federation."""
-    names = list(dict.fromkeys(column for _, column in published.SELECTION))
-    mapping = federations(names, preset, source)
+    mapping = federations(TABLE_I, preset, source)
     rows = {name: {"selector": "feddiverse", "estimator": name} for name in ("consensus", "paper")}
     # One round of pre-training, then triplets, then one round that uses them: all an estimator needs.
     columns = {run: {"federation": run, "rounds": 2, "evaluate_every": 2} for run in mapping.values()}

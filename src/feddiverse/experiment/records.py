@@ -1,5 +1,6 @@
 """What a run directory says about a run, as plain data."""
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -7,12 +8,18 @@ from numpy.typing import NDArray
 
 from feddiverse.data.federation import Federation
 from feddiverse.data.names import FEDERATIONS, parse
+from feddiverse.experiment.config import Config
 from feddiverse.experiment.truth import compare, statistics
+from feddiverse.heterogeneity import Counts
 from feddiverse.selection.base import Selector
+from feddiverse.server.meter import Traffic
 from feddiverse.server.rounds import Round
 
 if TYPE_CHECKING:
     from feddiverse.models import ModelSpec
+
+
+COUNTED = ("messages", "bytes_down", "bytes_up", "client_seconds")  # of each kind of question
 
 
 def describe_federation(federation: Federation, num_selected: int) -> dict[str, Any]:
@@ -82,12 +89,51 @@ def triplets(
     return {**found, "evaluation_only": compare(estimated, federation.counts, confusion)}
 
 
-def selection_statistics(records: list[dict[str, Any]], federation: Federation) -> dict[str, Any]:
-    """Who was chosen how often, and which data each round pooled; rounds of pre-training do not count."""
-    found = statistics([r["selected"] for r in records if r["phase"] == "selected"], federation.counts)
+def choices(records: list[dict[str, Any]]) -> list[list[int]]:
+    """Whom the selector chose, round by round; rounds of pre-training ask everyone and are left out.
+
+    A record of a packed study stands for all rounds since the one before it, with the `choices` of each.
+    """
+    chosen = [record.get("choices", [record["selected"]]) for record in records if record["phase"] == "selected"]
+    return [each for several in chosen for each in several]
+
+
+def total(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Rows of traffic added up."""
+    rows = list(rows)
+    return {name: float(sum(row[name] for row in rows)) for name in COUNTED}
+
+
+def traffic_of(records: list[dict[str, Any]]) -> Traffic:
+    """What all records together counted, by kind of question."""
+    kinds = sorted({kind for record in records for kind in record["traffic"]})
+    return {kind: total(r["traffic"][kind] for r in records if kind in r["traffic"]) for kind in kinds}
+
+
+def num_rounds(records: list[dict[str, Any]]) -> int:
+    """How many rounds the records stand for."""
+    return sum(len(record.get("choices", [None])) for record in records)
+
+
+def summary(
+    records: list[dict[str, Any]], counts: Counts, config: Config, seconds: float, theta_sha256: str
+) -> dict[str, Any]:
+    """`result.json`: all of it from the records, since most rounds may have been made in other sessions."""
+    last, found = records[-1], statistics(choices(records), counts)
     return {
-        **found.summary(),
-        "times_chosen": found.times_chosen.tolist(),
-        "pooled": found.pooled.tolist(),
-        "smallest_share": found.smallest_share.tolist(),
+        "worst_group_accuracy": last["worst_group_accuracy"],
+        "accuracy": last["accuracy"],
+        "groups": last["groups"],
+        "rounds": last["round"],
+        "seconds": seconds,
+        "bytes_down": sum(record["bytes_down"] for record in records),
+        "bytes_up": sum(record["bytes_up"] for record in records),
+        "theta_sha256": theta_sha256,
+        "selection": {
+            **found.summary(),
+            "times_chosen": found.times_chosen.tolist(),
+            "pooled": found.pooled.tolist(),
+            "smallest_share": found.smallest_share.tolist(),
+        },
+        "config": config.plain(),
     }

@@ -131,7 +131,15 @@ class Result:
 
 
 def load_run(path: str | Path) -> Result:
-    """The finished run in a directory, as `fd.train` gave it."""
+    """The finished run in a directory, as `fd.train` gave it.
+
+    >>> import tempfile
+    >>> import feddiverse as fd
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     made = fd.train("digits-gsc", rounds=1, num_selected=2, workers=1, out=f"{folder}/run")
+    ...     fd.load_run(f"{folder}/run").theta_sha256 == made.theta_sha256
+    True
+    """
     return Result.read(path)
 
 
@@ -139,6 +147,13 @@ def load_model(path: str | Path, model: Any = None) -> "nn.Module":
     """The trained model of a run directory, or of a file that `Result.save` or `feddiverse export` wrote.
 
     `model`: the factory or module, for one that cannot be imported by its name.
+
+    >>> import tempfile
+    >>> import feddiverse as fd
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = fd.train("digits-gsc", rounds=1, num_selected=2, workers=1).save(f"{folder}/model.safetensors")
+    ...     type(fd.load_model(path)).__name__
+    'CNN'
     """
     return open_model(path, model).module
 

@@ -5,7 +5,6 @@ count: a run that goes on first cuts off those written after it.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -14,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from feddiverse import files
 from feddiverse.errors import RunError, UserError
@@ -38,7 +39,11 @@ def read_config(path: Path) -> Config:
     file = path / "config.toml"
     if not file.is_file():
         raise UserError(f"There is no run in {path}: it has no config.toml.")
-    return from_mapping(read_toml(file), str(file))
+    values = read_toml(file)
+    config = from_mapping(values, str(file))
+    if "federation" not in values:  # every key is written; defaults would be another run
+        raise UserError(f"{file} is damaged (it names no federation); delete that run and run it again.")
+    return config
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -90,8 +95,9 @@ class RunDirectory:
         `extend` is set."""
         self.path = path
         self._rounds: IO[bytes] | None = None
-        self._lock: IO[bytes] | None = None
-        with files.telling(path):
+        # Held as long as this process lives, and by no worker forked from it; close() may come from another thread.
+        self._lock = FileLock(path / ".lock", blocking=False, thread_local=False, fallback_to_soft=False)
+        with files.writing(path):
             path.mkdir(parents=True, exist_ok=True)
         try:
             self._take_lock()
@@ -107,6 +113,8 @@ class RunDirectory:
 
     def _take_over(self, there: Config, config: Config, extend: bool) -> None:
         """Go on with the run that is there, which must be the same, or the same with fewer rounds."""
+        if there == config:
+            return
         if extend and replace(there, rounds=config.rounds) == config and config.rounds >= there.rounds:
             files.write(self.path / "config.toml", to_toml(config).encode())
         elif differing := differences(there.plain(), config.plain()):
@@ -116,13 +124,13 @@ class RunDirectory:
             )
 
     def _take_lock(self) -> None:
-        """Held as long as this process lives (a record lock: worker processes do not inherit it)."""
-        with files.telling(self.path):
-            self._lock = (self.path / ".lock").open("wb")
-        try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"Another process is working on the run in {self.path}; wait for it, or end it.") from None
+        with files.writing(self.path):
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise UserError(
+                    f"Another process is working on the run in {self.path}; wait for it, or end it."
+                ) from None
 
     def _refuse_foreign_files(self) -> None:
         foreign = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
@@ -141,10 +149,10 @@ class RunDirectory:
 
     def close(self) -> None:
         """Give the directory back. Safe to call twice."""
-        for stream in (self._rounds, self._lock):
-            if stream is not None:
-                stream.close()
-        self._rounds = self._lock = None
+        if self._rounds is not None:
+            self._rounds.close()
+        self._rounds = None
+        self._lock.release()
 
     def abandon(self) -> None:
         """Leave no trace of a run that could not even start."""
@@ -176,7 +184,7 @@ class RunDirectory:
         """One more line in `rounds.jsonl`: all of it or, on a full disk, nothing."""
         path = self.path / "rounds.jsonl"
         line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        with files.telling(path):
+        with files.writing(path):
             if self._rounds is None:
                 self._rounds = path.open("ab", buffering=0)
             end = self._rounds.seek(0, os.SEEK_END)
@@ -192,13 +200,13 @@ class RunDirectory:
         """Another last line in `rounds.jsonl`."""
         path = self.path / "rounds.jsonl"
         ends = [end for _, end in _complete_lines(path)]
-        with files.telling(path):
+        with files.writing(path):
             os.truncate(path, ends[-2] if len(ends) > 1 else 0)
         self.append(record)
 
     def write_checkpoint(self, snapshot: checkpoint.Snapshot) -> None:
         """Replace the checkpoint; the lines it counts on are on the disk before it is."""
-        with files.telling(self.path / "rounds.jsonl"):
+        with files.writing(self.path / "rounds.jsonl"):
             if self._rounds is not None:
                 os.fsync(self._rounds)
         files.write(self.path / "checkpoint.safetensors", checkpoint.pack(snapshot))
@@ -212,6 +220,6 @@ class RunDirectory:
         if [record["round"] for record, _ in lines] != list(range(1, done + 1)):
             raise RunError(f"{rounds} lacks rounds that the checkpoint counts on; run again in another folder.")
         if rounds.exists():
-            with files.telling(rounds):
+            with files.writing(rounds):
                 os.truncate(rounds, lines[-1][1] if lines else 0)
         return snapshot

@@ -1,4 +1,4 @@
-"""A study: a grid of runs in one directory, made in any number of sittings, each run by `execute`.
+"""A study: a grid of runs in one directory, made in any number of sittings, each run by `train`.
 
 The directory holds `study.json` (the grid, written first), `runs/<name>/` per run, and `failures.json`. Nothing else is
 remembered: what is done is what has a result, so a study killed at any moment goes on where it was.
@@ -7,7 +7,6 @@ remembered: what is done is what has a result, so a study killed at any moment g
 import contextlib
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import Any
 
 from feddiverse import files
 from feddiverse.errors import UserError
+from feddiverse.experiment import packed
 from feddiverse.experiment.config import Config, from_mapping
-from feddiverse.experiment.published import Value
-from feddiverse.experiment.run_directory import read_config
+from feddiverse.experiment.finished import Run, read
+from feddiverse.experiment.run_directory import read_json
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class Study:
-    """A grid with what is needed to present it: baselines by row, published values by place."""
+    """A grid with what is needed to present it."""
 
     name: str
     title: str
     runs: tuple[Planned, ...]
-    baselines: Mapping[str, str] = field(default_factory=dict)
-    published: Mapping[tuple[str, str], Value] = field(default_factory=dict)
-    published_in: str = ""
+    baselines: Mapping[str, str] = field(default_factory=dict)  # row → the row it is compared with
     stands_for: Mapping[str, str] = field(default_factory=dict)  # column → the paper's federation, on other pictures
     view: str = "accuracy"  # what its table is about: accuracy, overhead or estimators
 
@@ -113,11 +111,15 @@ class StudyDirectory:
     def is_done(self, run: Planned) -> bool:
         return (self.run_path(run) / "result.json").is_file()
 
-    def refuse_to_mix(self, study: Study) -> dict[str, Any] | None:
+    def refuse_to_mix(self, study: Study) -> dict[str, Any]:
         """What `study.json` says, if it is there; runs made with other settings would mix two studies in one table."""
-        earlier = self._read()
+        if self.path.is_file():
+            raise UserError(f"{self.path} is a file; choose another folder with --out.")
+        earlier = read_json(self.path / "study.json")
         if earlier is None:
-            return None
+            if self.path.is_dir() and any(self.path.iterdir()):
+                raise UserError(f"{self.path} is not empty and no study; choose another folder with --out.")
+            return {}
         if earlier["name"] != study.name:
             raise UserError(f"{self.path} holds the study '{earlier['name']}'; choose another folder with --out.")
         known = {run.name: run for run in map(_planned, earlier["runs"]) if self.run_path(run).exists()}
@@ -128,46 +130,22 @@ class StudyDirectory:
                 )
         return earlier
 
-    def plan(self, study: Study, command: str) -> Study:
+    def plan(self, study: Study, command: str) -> None:
         """Write `study.json`: this grid, joined to what an earlier call planned here (more seeds, more columns)."""
         earlier = self.refuse_to_mix(study)
-        before = [] if earlier is None else [_planned(entry) for entry in earlier["runs"]]
-        joined = replace(study, runs=_joined(before, list(study.runs)))
-        published = (
-            {} if earlier is None else {(e["row"], e["column"]): (e["mean"], e["sd"]) for e in earlier["published"]}
-        )
+        runs = _joined([_planned(entry) for entry in earlier.get("runs", [])], list(study.runs))
         content = {
             "name": study.name,
             "title": study.title,
-            "commands": list(dict.fromkeys([*(earlier or {}).get("commands", []), command])),
+            "commands": list(dict.fromkeys([*earlier.get("commands", []), command])),
             "view": study.view,
-            "stands_for": {**(earlier or {"stands_for": {}})["stands_for"], **study.stands_for},
-            "baselines": {**(earlier or {"baselines": {}})["baselines"], **study.baselines},
-            "published_in": study.published_in,
-            "published": [
-                {"row": row, "column": column, "mean": mean, "sd": sd}
-                for (row, column), (mean, sd) in {**published, **study.published}.items()
-            ],
-            "runs": [{"name": run.name, **asdict(run)} for run in joined.runs],
+            "stands_for": {**earlier.get("stands_for", {}), **study.stands_for},
+            "baselines": {**earlier.get("baselines", {}), **study.baselines},
+            "runs": [{"name": run.name, **asdict(run)} for run in runs],
         }
-        with files.telling(self.path):
+        with files.writing(self.path):
             (self.path / "runs").mkdir(parents=True, exist_ok=True)
         files.write(self.path / "study.json", json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
-        return study
-
-    def _read(self) -> dict[str, Any] | None:
-        path = self.path / "study.json"
-        try:
-            content: dict[str, Any] = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            if self.path.is_dir() and any(self.path.iterdir()):
-                raise UserError(f"{self.path} is not empty and no study; choose another folder with --out.") from None
-            return None
-        except NotADirectoryError:
-            raise UserError(f"{self.path} is a file; choose another folder with --out.") from None
-        except ValueError as error:
-            raise UserError(f"{path} is damaged ({error}); remove it and give the command again.") from error
-        return content
 
     def record_failures(self, failures: Mapping[str, str]) -> None:
         """`failures.json`: why runs failed the last time; gone when none did."""
@@ -178,25 +156,19 @@ class StudyDirectory:
             path.unlink(missing_ok=True)
 
 
-def finished_runs(studies: Iterable[Path]) -> dict[Config, Path]:
-    """Runs in these study directories that came to their end; one of the same config would give the same bits."""
-    found: dict[Config, Path] = {}
-    for folder in studies:
-        if not (folder / "runs").is_dir():
-            raise UserError(f"{folder} is no study to take runs from: there is no folder 'runs' in it.")
-        for result in sorted(folder.glob("runs/*/result.json")):
-            with contextlib.suppress(UserError, ValueError):
-                if json.loads(result.read_bytes()):
-                    found.setdefault(read_config(result.parent), result.parent)
+def finished_runs(studies: Iterable[Path]) -> dict[Config, Run]:
+    """Finished runs of study directories and packed studies; one of the same config would give the same bits."""
+    found: dict[Config, Run] = {}
+    for path in studies:
+        here = [run for file in packed.find(path) for run in packed.unpack(file)[1]]
+        if not here and not (path / "runs").is_dir():
+            raise UserError(f"{path} is no study to take runs from: it has neither a folder 'runs' nor {packed.NAME}.")
+        for result in sorted(path.glob("runs/*/result.json")):
+            with contextlib.suppress(UserError):  # damaged: it is made anew
+                here.append(read(result.parent))
+        for run in here:
+            found.setdefault(run.config, run)
     return found
-
-
-def copy_run(source: Path, target: Path) -> None:
-    """A finished run without its checkpoint, the result last: a copy that is interrupted does not look finished."""
-    with files.telling(target):
-        shutil.copytree(source, target, dirs_exist_ok=True,
-                        ignore=shutil.ignore_patterns("checkpoint*", ".lock", "result.json"))  # fmt: skip
-    files.write(target / "result.json", (source / "result.json").read_bytes())
 
 
 def _planned(entry: Mapping[str, Any]) -> Planned:

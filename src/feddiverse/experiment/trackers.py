@@ -41,19 +41,15 @@ def _require(module: str, extra: str) -> Any:
 
 def _tensorboard(directory: Path) -> Track:
     """Event files under `<run>/tensorboard`, each round on disk as soon as it is done."""
-    writers = _require("tensorboard.summary.writer.event_file_writer", "tensorboard")
-    event_pb2 = _require("tensorboard.compat.proto.event_pb2", "tensorboard")
-    summary_pb2 = _require("tensorboard.compat.proto.summary_pb2", "tensorboard")
+    writers = _require("torch.utils.tensorboard", "tensorboard")
     opened: list[Any] = []
 
     def track(record: dict[str, Any]) -> None:
         if not opened:  # only now does the run directory exist
-            opened.append(writers.EventFileWriter(str(directory / "tensorboard")))
             # A run that goes on hides what an earlier sitting wrote beyond its checkpoint.
-            status = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            opened[0].add_event(event_pb2.Event(step=record["round"], session_log=status))
-        values = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
-        opened[0].add_event(event_pb2.Event(step=record["round"], summary=summary_pb2.Summary(value=values)))
+            opened.append(writers.SummaryWriter(directory / "tensorboard", purge_step=record["round"]))
+        for tag, value in scalars(record):
+            opened[0].add_scalar(tag, value, record["round"])
         opened[0].flush()
 
     return track

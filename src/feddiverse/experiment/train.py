@@ -22,7 +22,7 @@ from feddiverse.experiment import environment
 from feddiverse.experiment.checkpoint import Snapshot, Writer
 from feddiverse.experiment.config import PARTS, Config, from_mapping
 from feddiverse.experiment.opening import Objects, Opened, open_run
-from feddiverse.experiment.records import as_record, describe_federation, describe_model, selection_statistics, triplets
+from feddiverse.experiment.records import as_record, describe_federation, describe_model, summary, triplets
 from feddiverse.experiment.result import Result, digest
 from feddiverse.experiment.run_directory import RunDirectory, read_config, read_records
 from feddiverse.experiment.truth import TruthKept
@@ -127,7 +127,7 @@ def carry_out(
     with RunDirectory(out, config, extend=resume) as directory:
         finished = directory.read_json("result.json")
         if finished is not None and not (resume and finished["rounds"] < config.rounds):
-            return Result.read(out)
+            return replace(Result.read(out), factory=objects.model if objects else None)
         try:
             return _Run(open_run(config, objects), directory).train(opener, workers, device, on_round)
         except Exception:
@@ -254,27 +254,14 @@ class _Run:
             self.directory.write_json("triplets.json", self._triplets)
 
     def _finish(self, theta: Vector, stopped: bool) -> Result:
-        """All of it from the history, since most rounds may have been made in other sessions."""
-        last = self.history[-1]
-        summary = {
-            "worst_group_accuracy": last["worst_group_accuracy"],
-            "accuracy": last["accuracy"],
-            "groups": last["groups"],
-            "rounds": len(self.history),
-            "seconds": self._seconds,
-            "bytes_down": sum(record["bytes_down"] for record in self.history),
-            "bytes_up": sum(record["bytes_up"] for record in self.history),
-            "theta_sha256": digest(theta),
-            "selection": selection_statistics(self.history, self.federation),
-            "config": self.config.plain(),
-        }
+        result = summary(self.history, self.federation.counts, self.config, self._seconds, digest(theta))
         if stopped:
-            summary["stopped"] = True  # by on_round, before all rounds of the config
+            result["stopped"] = True  # by on_round, before all rounds of the config
         if self.directory is not None:
-            summary["run_dir"] = str(self.directory.path)
-            self.directory.write_json("result.json", summary)
+            result["run_dir"] = str(self.directory.path)
+            self.directory.write_json("result.json", result)
         return Result(
-            summary=summary,
+            summary=result,
             history=self.history,
             theta=theta,
             about=describe_model(self.opened.spec, self.federation),

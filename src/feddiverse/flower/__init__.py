@@ -1,8 +1,9 @@
 """Flower: the same loop on many machines (`apps`, `simulation`), and FedDiverse inside your own Flower app.
 
->>> from feddiverse.flower import FedDiverse, answer_questions   # server_app.py, client_app.py
->>> strategy = FedDiverse(FedAvg(fraction_train=0.4), num_classes=10)
->>> answer_questions(app, features_and_labels, num_classes=10)
+>>> from flwr.serverapp.strategy import FedAvg
+>>> strategy = FedDiverse(FedAvg(fraction_train=0.4), num_classes=10)  # in server_app.py
+>>> from flwr.clientapp import ClientApp
+>>> app = answer_questions(ClientApp(), lambda message, context: (features, labels), num_classes=10)  # in client_app.py
 
 Names are loaded when they are used: importing this package alone imports nothing of Flower.
 """

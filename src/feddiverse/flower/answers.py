@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,8 +43,10 @@ def answer_questions(app: ClientApp, data: Data, num_classes: int) -> ClientApp:
     """Have `app` answer what `FedDiverse` and the other selectors ask, about the data that `data` gives.
 
     Features are what the current global model sees (the input of its last layer): see `features_of`.
+
+    >>> app = answer_questions(ClientApp(), lambda message, context: ([[0.1, 0.9], [0.8, 0.3]], [1, 0]), num_classes=2)
     """
-    app.query(wire.HELLO_ACTION)(functools.partial(_hello, data))
+    app.query(wire.HELLO_ACTION)(functools.partial(_hello, data, num_classes))
     for kind in ANSWERED:
         app.query(wire.action(kind))(functools.partial(_answer, data, num_classes))
     return app
@@ -58,29 +60,30 @@ def _client(context: Context) -> int:
     return int(context.node_config.get(wire.PARTITION, context.node_id & wire.LARGEST))
 
 
-def _hello(data: Data, message: Message, context: Context) -> Message:
-    _, labels, _ = _read(data, message, context)
+def _hello(data: Data, num_classes: int, message: Message, context: Context) -> Message:
+    _, labels, _ = _read(data, num_classes, message, context)
     return Message(wire.introduction(_client(context), len(labels), context.node_config), reply_to=message)
 
 
 def _answer(data: Data, num_classes: int, message: Message, context: Context) -> Message:
     client, task = _client(context), wire.decode_task(message.content)
-    features, labels, losses = _read(data, message, context)
+    features, labels, losses = _read(data, num_classes, message, context)
     if isinstance(task, Loss):
         reply = _loss(client, losses)
     else:
-        pictures: Any = features[:, :, None, None]  # of one pixel and d channels
-        samples = Samples(pictures, labels, None)  # nobody knows the attributes here
+        samples = Samples(features, labels, None)  # nobody knows the attributes here
         reply = tasks.answer(task, np.empty(0, np.float32), client, samples, HeadOnly(features.shape[1], num_classes))
     return Message(wire.encode_reply(replace(reply, num_examples=len(labels))), reply_to=message)
 
 
 def _read(
-    data: Data, message: Message, context: Context
+    data: Data, num_classes: int, message: Message, context: Context
 ) -> tuple[Vector, NDArray[np.int64], NDArray[np.float64] | None]:
     features, labels, *losses = (np.asarray(part) for part in data(message, context))
     if features.ndim != 2 or labels.shape != features.shape[:1]:
         raise ValueError(f"features must be [n, d] and labels [n], not {features.shape} and {labels.shape}")
+    if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
+        raise ValueError(f"labels must be within 0 … {num_classes - 1}, not {labels.min()} … {labels.max()}")
     return features.astype(np.float32), labels.astype(np.int64), losses[0].astype(np.float64) if losses else None
 
 
@@ -98,15 +101,12 @@ class HeadOnly(FlatModel):
     """
 
     def __init__(self, dimensions: int, num_classes: int) -> None:
-        spec = ModelSpec("features", num_classes, (dimensions, 1, 1), (0.0,) * 3, (1.0,) * 3)
+        spec = ModelSpec("features", num_classes, (dimensions,), None, None)
         super().__init__(_Head(dimensions, num_classes), spec)
 
     def load(self, vector: Vector) -> None:
         """Always from zero: the global model is in the features already."""
         self.theta.zero_()
-
-    def normalise(self, images: Tensor) -> Tensor:
-        return images.float().flatten(1)
 
 
 class _Head(nn.Module):
@@ -122,12 +122,24 @@ class _Head(nn.Module):
         return logits
 
 
+INPUT_KEYS = ("img", "image", "pixel_values", "x", "inputs", "features")
+LABEL_KEYS = ("label", "labels", "y", "target", "targets", "fine_label")
+"""What samples and labels are called in batches of Flower Datasets and their like; the first that is there counts."""
+
+
 def features_of(
-    model: nn.Module, loader: Iterable[Any], inputs: Callable[[Any], tuple[Tensor, Tensor]] = tuple
+    model: nn.Module, loader: Iterable[Any], inputs: Callable[[Any], Sequence[Any]] | None = None
 ) -> tuple[Vector, NDArray[np.int64], NDArray[np.float32]]:
     """Features, labels and losses of a loader's samples under `model`: what `answer_questions` wants.
 
-    Features are the input of the model's last Linear layer. `inputs` takes a batch apart: `batch → (x, y)`.
+    Features are the input of the model's last Linear layer. Batches are pairs `(x, y)`, or dictionaries with an
+    `"img"` (or `"image"`, `"pixel_values"`, …) and a `"label"` (or `"labels"`, …), as Flower Datasets gives them; for
+    others, `inputs` takes a batch apart: `batch → (x, y)`.
+
+    >>> model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    >>> features, labels, losses = features_of(model, [{"img": torch.zeros(4, 3), "label": torch.zeros(4).long()}])
+    >>> features.shape, labels.shape, losses.shape
+    ((4, 5), (4,), (4,))
     """
     from feddiverse.models.custom import WithFeatures
 
@@ -135,7 +147,8 @@ def features_of(
     device = next(model.parameters()).device
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     with torch.inference_mode():
-        for x, y in map(inputs, loader):
+        for batch in loader:
+            x, y = _tensors(*(inputs or _inputs)(batch))
             seen = body.features(x.to(device))
             losses = nn.functional.cross_entropy(body.head(seen), y.to(device), reduction="none")
             parts.append((seen.cpu(), y.cpu(), losses.cpu()))
@@ -143,3 +156,30 @@ def features_of(
         raise UserError("The loader gave no batch, so there are no features: give this client data, or leave it out.")
     features, labels, all_losses = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
     return features, labels, all_losses
+
+
+def _inputs(batch: Any) -> tuple[Any, Any]:
+    """Samples and labels of a batch, by position or by the usual names."""
+    how = "say how to take it apart: features_of(model, loader, inputs=lambda batch: (…, …))."
+    if isinstance(batch, Mapping):
+        x, y = (next((key for key in known if key in batch), None) for known in (INPUT_KEYS, LABEL_KEYS))
+        if x is None or y is None:
+            what = "samples" if x is None else "labels"
+            keys = ", ".join(f"'{key}'" for key in batch) or "none"
+            raise UserError(f"None of a batch's keys ({keys}) is known to hold the {what}; {how}")
+        return batch[x], batch[y]
+    if isinstance(batch, Sequence) and len(batch) == 2:
+        return batch[0], batch[1]
+    length = f" of {len(batch)}" if isinstance(batch, Sequence) else ""
+    raise UserError(f"A batch of the loader is a {type(batch).__name__}{length}, no pair (x, y) and no dict; {how}")
+
+
+def _tensors(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """As tensors, which what a dataset gives without a transform need not be (a list of pictures)."""
+    try:
+        return torch.as_tensor(x), torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"A batch's samples ({type(x).__name__}) or labels ({type(y).__name__}) are no tensors: let the dataset's"
+            " transform make tensors of them."
+        ) from error

@@ -1,16 +1,20 @@
 """The loop as a Flower app: `flwr run .` starts these two, in a simulation or on a deployment.
 
-Run config keys are those of our config; "own" stands for a key's own default. Besides these: `out`, and what the
-engine must know of a deployment (docs/deployment.md).
+Run config keys are those of our config; "own" stands for a key's own default. Besides these: `set`, for parameters of
+parts (Flower itself refuses keys that the app does not list), `out`, and what the engine must know of a deployment
+(docs/deployment.md).
 """
 
 import functools
+import shlex
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
@@ -18,7 +22,8 @@ from feddiverse.client.tasks import ANSWERS
 from feddiverse.data.federation import Federation
 from feddiverse.engine.local import LocalEngine
 from feddiverse.engine.machine import choose_device
-from feddiverse.experiment.config import Config, from_mapping
+from feddiverse.errors import UserError
+from feddiverse.experiment.config import Config, from_mapping, parse_assignments
 from feddiverse.experiment.opening import Opened
 from feddiverse.experiment.run_directory import run_name
 from feddiverse.experiment.train import carry_out
@@ -29,6 +34,7 @@ from feddiverse.messages import Train, Vector
 from feddiverse.models import ModelSpec
 
 OWN = "own"
+SET = "set"  # `selector.temperature=3 …`, as the command line's --set
 ENGINE_KEYS = ("out", "device", "min_clients", "train_timeout", "query_timeout", "hello_timeout")
 """Keys of the run config that say how to run, not what."""
 
@@ -45,7 +51,7 @@ class ServerEngine(FlowerEngine):
         timeouts: Timeouts | None = None,
         device: str = "auto",
     ) -> None:
-        super().__init__(grid, expected, timeouts)
+        super().__init__(grid, expected, timeouts, federation.num_clients)
         self._tester = LocalEngine(federation, spec, device=device, in_process=True)
 
     def evaluate(self, theta: Vector) -> NDArray[np.int64]:
@@ -58,40 +64,44 @@ class ServerEngine(FlowerEngine):
 
 def read_config(run_config: dict[str, Any]) -> Config:
     """Our config out of Flower's run config."""
-    given = {key: value for key, value in run_config.items() if key not in ENGINE_KEYS and value != OWN}
-    return from_mapping(given, "the run config")
+    given = {key: value for key, value in run_config.items() if key not in (SET, *ENGINE_KEYS) and value != OWN}
+    try:
+        assignments = shlex.split(str(run_config.get(SET, "")))
+    except ValueError as error:
+        raise UserError(f"'{SET}' in the run config is not of the form 'key=value key=value': {error}.") from error
+    return from_mapping({**given, **parse_assignments(assignments)}, "the run config")
 
 
-def build_client_app(config: Config | None = None, device: str = "") -> ClientApp:
+def build_client_app(config: Config | None = None, device: str = "", shared: Any = None) -> ClientApp:
     """Answers every question we know. What is not given is taken from the context of each message: `config` from the
-    run config, `device` from the node config, or else from the run config."""
+    run config, `device` from the node config, or else from the run config. `shared` is for `open_site`."""
     app = ClientApp()
-    respond = functools.partial(_answer, config, device)
-    app.query(wire.HELLO_ACTION)(functools.partial(_hello, config, device))
+    respond = functools.partial(_answer, config, device, shared)
+    app.query(wire.HELLO_ACTION)(functools.partial(_hello, config, device, shared))
     for kind in ANSWERS:
         register = app.train() if kind is Train else app.query(wire.action(kind))
         register(respond)
     return app
 
 
-def _hello(config: Config | None, device: str, message: Message, context: Context) -> Message:
-    client, site = _open(config, device, context)
+def _hello(config: Config | None, device: str, shared: Any, message: Message, context: Context) -> Message:
+    client, site = _open(config, device, shared, context)
     content = wire.introduction(client, site.num_examples(client), context.node_config)
     return Message(content, reply_to=message)
 
 
-def _answer(config: Config | None, device: str, message: Message, context: Context) -> Message:
-    client, site = _open(config, device, context)
+def _answer(config: Config | None, device: str, shared: Any, message: Message, context: Context) -> Message:
+    client, site = _open(config, device, shared, context)
     reply = site.answer(wire.decode_task(message.content), wire.theta_in(message.content), client)
     return Message(wire.encode_reply(reply), reply_to=message)
 
 
-def _open(config: Config | None, device: str, context: Context) -> tuple[int, Any]:
+def _open(config: Config | None, device: str, shared: Any, context: Context) -> tuple[int, Any]:
     """The client this node is, and its data: those of its partition file where its node config names one."""
     client = int(context.node_config[wire.PARTITION])
     file = str(context.node_config.get("partition-file", ""))
     device = device or str(context.node_config.get("device", "") or context.run_config.get("device", "cpu"))
-    return client, open_site(config or read_config(dict(context.run_config)), choose_device(device), file)
+    return client, open_site(config or read_config(dict(context.run_config)), choose_device(device), file, shared)
 
 
 def serve(grid: Grid, context: Context) -> None:
@@ -107,19 +117,19 @@ def serve(grid: Grid, context: Context) -> None:
 
     result = carry_out(config, out=out, engine=open_engine, device=device, on_round=report)
     worst = "" if result.worst_group_accuracy is None else f"Worst-group accuracy {result.worst_group_accuracy:.2%} "
-    print(f"{worst}after {len(result.history)} rounds; see {out}.", flush=True)
+    log(INFO, "%s", f"{worst}after {len(result.history)} rounds; see {out}.")
 
 
 def report(record: dict[str, Any]) -> None:
     """A line a round, for `flwr run --stream` or `flwr log`."""
     for warning in record["warnings"]:
-        print(f"Warning: {warning}", flush=True)
+        log(WARNING, "%s", warning)
     parts = [f"round {record['round']}", record["phase"], f"{len(record['selected'])} clients"]
     if record["train_loss"] is not None:
         parts.append(f"loss {record['train_loss']:.4f}")
     if record["worst_group_accuracy"] is not None:
         parts.append(f"worst group {record['worst_group_accuracy']:.1%}")
-    print("  ".join([*parts, f"{record['seconds']:.1f} s"]), flush=True)
+    log(INFO, "%s", "  ".join([*parts, f"{record['seconds']:.1f} s"]))
 
 
 server_app = ServerApp()

@@ -54,13 +54,16 @@ class Notices:
 
 class FlowerEngine:
     """Asks clients through `grid`. The first question waits until `expected` clients are there (fewer, if nodes
-    say that there are fewer partitions).
+    say that there are fewer partitions). `num_clients`: how many the federation has; None: whoever comes is a client.
 
     A client that does not answer in time is left out until its node says who it is again: when it is back.
     """
 
-    def __init__(self, grid: Grid, expected: int = 1, timeouts: Timeouts | None = None) -> None:
+    def __init__(
+        self, grid: Grid, expected: int = 1, timeouts: Timeouts | None = None, num_clients: int | None = None
+    ) -> None:
         self._grid = grid
+        self._num_clients = num_clients
         self._expected = expected
         self._timeouts = timeouts or Timeouts()
         self.greeting = RecordDict()  # what nodes may need to know in order to say who they are
@@ -121,12 +124,12 @@ class FlowerEngine:
         """A node's answer to our greeting. One that makes no sense is no client of ours (until it is greeted anew)."""
         if message.has_error():
             if message.error.code not in GONE:
-                self._refused[node] = f"it failed to say who it is ({message.error.reason})"
+                self._refused[node] = f"it failed to say who it is ({wire.as_text(message.error.reason)})"
             return
         try:
-            client, size, num_partitions = wire.read_introduction(message.content)
-        except (KeyError, TypeError, ValueError) as error:
-            self._refused[node] = f"what it says of itself cannot be read ({type(error).__name__}: {error})"
+            client, size, num_partitions = wire.read_introduction(message.content, self._num_clients)
+        except ValueError as error:
+            self._refused[node] = str(error)
             return
         if client in self.nodes:  # it came back under another id; the old one may not be known to be dead yet
             self._replaced.add(self.nodes[client])
@@ -178,7 +181,7 @@ class FlowerEngine:
         if message.has_error():
             if message.error.code in GONE:
                 self._forget(client)
-            return Reply(client, failure=f"its node failed ({message.error.reason})")
+            return Reply(client, failure=f"its node failed ({wire.as_text(message.error.reason)})")
         return wire.decode_reply(client, message.content)
 
     def _push(self, messages: Iterable[Message]) -> set[str]:

@@ -21,7 +21,13 @@ class CountsPartitioner(Partitioner):  # type: ignore[misc]  # flwr-datasets has
     attributes are columns of the dataset; their values are numbered in sorted order, or as `labels` and `attributes`
     list them. Samples are dealt without replacement, by seed.
 
-    >>> fds = FederatedDataset(dataset="...", partitioners={"train": CountsPartitioner("gsc", "label", "background")})
+    With a dataset of the hub: `FederatedDataset(dataset="…", partitioners={"train": CountsPartitioner("gsc", …)})`.
+
+    >>> from datasets import Dataset
+    >>> partitioner = CountsPartitioner([[[1, 0], [0, 1]], [[0, 1], [1, 0]]], "dog", "place")
+    >>> partitioner.dataset = Dataset.from_dict({"dog": ["corgi", "corgi", "pug", "pug"], "place": ["sea", "wood"] * 2})
+    >>> partitioner.load_partition(0)["place"][:]
+    ['sea', 'wood']
     """
 
     def __init__(
@@ -39,18 +45,18 @@ class CountsPartitioner(Partitioner):  # type: ignore[misc]  # flwr-datasets has
         self._columns = (label_by, attribute_by)
         self._values = (labels, attributes)
         self._seed = seed
-        self._hands: Sequence[Ids] | None = None
+        self._client_ids: Sequence[Ids] | None = None
 
     def load_partition(self, partition_id: int) -> Any:
         """The samples of one client, a `datasets.Dataset`."""
         if not 0 <= partition_id < self.num_partitions:
             raise UserError(f"There is no partition {partition_id}: the split has {self.num_partitions}.")
-        if self._hands is None:
+        if self._client_ids is None:
             columns = (_numbered(self.dataset, *pair) for pair in zip(self._columns, self._values, strict=True))
             (y, class_names), (a, attribute_names) = columns
             source: Any = _Columns(y, a, class_names, attribute_names)
-            self._hands = deal("", source, self.counts, 0, self._seed).client_ids
-        return self.dataset.select(self._hands[partition_id].tolist())
+            self._client_ids = deal("", source, self.counts, 0, self._seed).client_ids
+        return self.dataset.select(self._client_ids[partition_id].tolist())
 
     @property
     def num_partitions(self) -> int:
@@ -72,7 +78,15 @@ class _Columns:
 def measure_partitioner(
     partitioner: Partitioner, label_by: str = "label", attribute_by: str = "attribute"
 ) -> Heterogeneity:
-    """The six metrics of what a partitioner deals out, whatever its rule; its dataset must be assigned."""
+    """The six metrics of what a partitioner deals out, whatever its rule; its dataset must be assigned.
+
+    >>> from datasets import Dataset
+    >>> from flwr_datasets.partitioner import IidPartitioner
+    >>> partitioner = IidPartitioner(num_partitions=2)
+    >>> partitioner.dataset = Dataset.from_dict({"label": [0, 0, 1, 1], "place": ["sea", "wood"] * 2})
+    >>> measure_partitioner(partitioner, "label", "place").sizes.tolist()
+    [2.0, 2.0]
+    """
     values = [sorted(partitioner.dataset.unique(column)) for column in (label_by, attribute_by)]
     tables = np.zeros((partitioner.num_partitions, *map(len, values)), np.int64)
     for k in range(partitioner.num_partitions):

@@ -2,10 +2,15 @@
 
 Flower's own way to start one, `flwr run`, leaves a daemon behind. Here Flower runs in a thread of this process, its
 server app hands the grid to the run and waits until the run is over.
+
+Flower sends the client app with every message. So data and models that only this program has are put into Ray's object
+store once, where every worker process reads them; the app has no more than a reference. Ray pickles them: they are this
+program's own, and do not leave this machine.
 """
 
 import logging
 import os
+import sys
 import threading
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any
@@ -13,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from feddiverse.engine.machine import choose_device, usable_cores
 from feddiverse.errors import RunError, UserError
 from feddiverse.experiment.config import Config
-from feddiverse.experiment.opening import Opened
+from feddiverse.experiment.opening import Objects, Opened
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -46,8 +51,9 @@ def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerE
     from feddiverse.flower.apps import ServerEngine
 
     workers, device = workers or usable_cores(), choose_device(device)
-    config, federation, spec = run.config, run.federation, run.spec
-    simulation = Simulation(config, federation.num_clients, workers, device)
+    federation, spec = run.federation, run.spec
+    for_clients = Objects(run.objects.federation, run.objects.model)  # the other parts are the server's
+    simulation = Simulation(run.config, federation.num_clients, workers, device, for_clients)
 
     class SimulationEngine(ServerEngine):
         """Ends the simulation with itself, and itself with the simulation."""
@@ -69,7 +75,9 @@ def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerE
 class Simulation:
     """Flower's simulation engine in a thread: `num_clients` virtual nodes on `workers` processes."""
 
-    def __init__(self, config: Config, num_clients: int, workers: int, device: str) -> None:
+    def __init__(
+        self, config: Config, num_clients: int, workers: int, device: str, objects: Objects | None = None
+    ) -> None:
         self._over = threading.Event()
         self._grids: Queue[Grid | None] = Queue()  # None: there will be no grid
         self._error: BaseException | None = None
@@ -84,7 +92,10 @@ class Simulation:
             "client_resources": {"num_cpus": 1, "num_gpus": gpus},
         }
         self._thread = threading.Thread(
-            target=self._run, args=(config, num_clients, device, backend), name="flower", daemon=True
+            target=self._run,
+            args=(config, num_clients, device, backend, objects or Objects()),
+            name="flower",
+            daemon=True,
         )
         self._thread.start()
         try:
@@ -107,21 +118,25 @@ class Simulation:
         if not self._thread.is_alive():
             raise self._broken()
 
-    def _broken(self) -> RunError:
+    def _broken(self) -> Exception:
         first = self._error
+        if isinstance(first, UserError):
+            return first
         while first is not None and first.__cause__ is not None:  # Flower wraps it in "An error was encountered"
             first = first.__cause__
         what = "it ended by itself" if first is None else f"{type(first).__name__}: {first}"
         return RunError(f"Flower's simulation broke down ({what}).")
 
-    def _run(self, config: Config, num_clients: int, device: str, backend: dict[str, Any]) -> None:
+    def _run(self, config: Config, num_clients: int, device: str, backend: dict[str, Any], objects: Objects) -> None:
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
 
         from feddiverse.flower.apps import build_client_app
 
         # It says that `flwr run` should be used instead: that leaves a daemon behind.
-        logging.getLogger("flwr").setLevel(logging.CRITICAL)
+        logger = logging.getLogger("flwr")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL)
         server_app = ServerApp()
 
         @server_app.main()
@@ -129,14 +144,43 @@ class Simulation:
             self._grids.put(grid)
             self._over.wait()
 
+        shared = None
         try:
-            run_simulation(server_app, build_client_app(config, device), num_clients, backend_config=backend)
+            shared = _share(objects, backend["init_args"])
+            run_simulation(server_app, build_client_app(config, device, shared), num_clients, backend_config=backend)
         except BaseException as error:
             self._error = error
         finally:
+            logger.setLevel(level)
+            if shared is not None:
+                import ray
+
+                ray.shutdown()  # Flower did, unless it broke down early
             self._grids.put(None)
 
     def stop(self) -> None:
         """End nodes and processes. Safe to call twice."""
         self._over.set()
         self._thread.join(STOP_SECONDS)
+
+
+def _share(objects: Objects, init_args: dict[str, Any]) -> Any:
+    """A reference to the data and the model in Ray's object store; None where the config alone names them.
+
+    Flower takes the Ray that is there, and shuts it down at the end.
+    """
+    if objects.federation is None and objects.model is None:
+        return None
+    import ray
+
+    if not ray.is_initialized():
+        paths = os.pathsep.join(path for path in sys.path if path)  # as Flower does: workers import what we can
+        ray.init(runtime_env={"env_vars": {"PYTHONPATH": paths}}, **init_args)
+    try:
+        return ray.put(objects)
+    except Exception as error:
+        ray.shutdown()
+        raise UserError(
+            f"The engine 'flower' cannot copy the data or the model to its processes ({type(error).__name__}:"
+            f" {str(error).splitlines()[0]}): give a function that makes the model, or use the engine 'local'."
+        ) from error

@@ -1,7 +1,9 @@
 """Where a client's data is, as seen from the process that holds it: loaded once, kept for the messages that follow."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -9,17 +11,20 @@ from feddiverse.client import tasks
 from feddiverse.engine.local import CACHE_BYTES
 from feddiverse.engine.worker import Worker
 from feddiverse.experiment.config import Config
-from feddiverse.experiment.opening import open_run
+from feddiverse.experiment.opening import Objects, open_run
 from feddiverse.flower.partition_file import read_partition
 from feddiverse.messages import Reply, Task, Vector
 from feddiverse.models import build
 
 
 class SimulatedSite:
-    """Every client of a federation: in a simulation one process plays many."""
+    """Every client of a federation: in a simulation one process plays many.
 
-    def __init__(self, config: Config, device: str) -> None:
-        run = open_run(config)
+    What only Python can name (`objects`: the data, the model) is given; all else is opened as the config says.
+    """
+
+    def __init__(self, config: Config, device: str, objects: Objects | None = None) -> None:
+        run = open_run(_without_parts(config), objects)
         self._sizes = run.federation.sizes
         self._worker = Worker(run.federation, build(run.spec, device), tasks.answer, CACHE_BYTES)
 
@@ -30,12 +35,22 @@ class SimulatedSite:
         return self._worker.answer(task, theta, client)
 
 
+def _without_parts(config: Config) -> Config:
+    """Selector, aggregator, estimator and starting weights stay on the server: clients may not even have them."""
+    usual = Config()
+    return replace(
+        config, selector=usual.selector, aggregator=usual.aggregator, estimator=usual.estimator,
+        checkpoint="none", options=(),
+    )  # fmt: skip
+
+
 class FileSite:
-    """One client, whose data is one file: all that this machine has."""
+    """One client, whose data is one file: all that this machine has. Its attributes are known to nobody."""
 
     def __init__(self, path: Path, config: Config, device: str) -> None:
-        self._samples, spec = read_partition(path, config.model)
-        self._model = build(spec, device)
+        partition = read_partition(path)
+        self._samples = partition.samples
+        self._model = build(partition.spec(config.model), device)
 
     def num_examples(self, client: int) -> int:
         return len(self._samples)
@@ -45,7 +60,16 @@ class FileSite:
 
 
 @functools.lru_cache(maxsize=1)
-def open_site(config: Config, device: str, file: str) -> SimulatedSite | FileSite:
-    """The data this process answers for, opened once. `file`: a partition file; empty: the config's federation."""
+def open_site(config: Config, device: str, file: str, shared: Any = None) -> SimulatedSite | FileSite:
+    """The data this process answers for, opened once. `file`: a partition file; empty: the config's federation.
+
+    `shared`: a reference to `Objects` in Ray's object store.
+    """
     torch.set_num_threads(1)  # the same bits as the local engine's workers
-    return FileSite(Path(file).expanduser(), config, device) if file else SimulatedSite(config, device)
+    if file:
+        return FileSite(Path(file).expanduser(), config, device)
+    if shared is None:
+        return SimulatedSite(config, device)
+    import ray
+
+    return SimulatedSite(config, device, ray.get(shared))

@@ -5,11 +5,9 @@ our selector chose. So `fraction_train`, `min_train_nodes` and what else it know
 be known of it. (Showing it a grid of chosen nodes only would make it take a fraction of these, and wait for more.)
 """
 
-import functools
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
-from logging import WARNING
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
@@ -21,27 +19,42 @@ from flwr.serverapp.strategy import Strategy
 from feddiverse import registry, seeding
 from feddiverse.errors import UserError
 from feddiverse.estimation.base import Oracle
-from feddiverse.experiment.config import Config
+from feddiverse.experiment.config import KEYS, from_mapping
+from feddiverse.experiment.config import settings as settings_of
 from feddiverse.flower import wire
-from feddiverse.flower.engine import FlowerEngine, Notices, Timeouts
-from feddiverse.messages import Reply, Task, Vector
+from feddiverse.flower.engine import NAMED, FlowerEngine, Timeouts
+from feddiverse.messages import Plain, Reply, Task, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.selection.hcsfed import HCSFed
+from feddiverse.server.meter import Meter
+from feddiverse.server.rounds import checked_choice
 
 NO_WEIGHTS = ("running_mean", "running_var", "num_batches_tracked")  # what BatchNorm counts, in a state_dict
+NO_THETA = np.empty(0, np.float32)
+NUMPY = "numpy.ndarray"  # Flower's name for the usual way to write an array
 
 
 class Selecting(Strategy):
-    """`strategy` with nodes chosen by one of our selectors, by name or as an object.
+    """`strategy` with nodes chosen by a selector: a known name, `package.module:Class`, a class or an object.
 
-    Settings are config keys (`lr`, `pow_d_candidates`, …), `num_classes` and `num_attributes`, for those selectors that
-    need them. Clients must answer questions: `feddiverse.flower.answer_questions`.
+    Settings are the selector's own parameters (those of its constructor), config keys (`lr`, `pow_d_candidates`, …),
+    `num_classes` and `num_attributes`, for those selectors that need them, and `estimator`, likewise a name, a class or
+    an object. Clients must answer questions: `feddiverse.flower.answer_questions`.
+
+    `chosen`: round → the clients asked to train in it. `findings()`: what the selector has learnt of clients.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> strategy = Selecting(FedAvg(fraction_train=0.4), "pow_d", pow_d_candidates=20)
+    >>> class Largest(Selector):
+    ...     def choose(self, round, k, clients, ask, rng):
+    ...         return sorted(clients, key=lambda client: -clients[client])[:k]
+    >>> strategy = Selecting(FedAvg(fraction_train=0.4), Largest())
     """
 
     def __init__(
         self,
         strategy: Strategy,
-        selector: str | Selector = "uniform",
+        selector: str | Selector | type[Selector] = "uniform",
         *,
         seed: int = 0,
         pretraining_rounds: int | None = None,
@@ -50,13 +63,8 @@ class Selecting(Strategy):
     ) -> None:
         """`pretraining_rounds`: rounds in which every client trains before the first choice (default: one for selectors
         that estimate triplets)."""
-        if settings and isinstance(selector, Selector):
-            raise UserError(
-                f"The setting '{min(settings)}' cannot reach a selector that is made already: give it to"
-                f" {type(selector).__name__}, or name the selector instead."
-            )
         self.strategy = strategy
-        self.selector = selector if isinstance(selector, Selector) else _build(selector, {**settings, "seed": seed})
+        self.selector = _make(selector, {**settings, "seed": seed})
         _check_answerable(self.selector)
         if pretraining_rounds is None:
             pretraining_rounds = int(hasattr(self.selector, "estimator"))
@@ -65,9 +73,12 @@ class Selecting(Strategy):
         self._seed = seed
         self._timeouts = Timeouts(query=query_timeout, hello=query_timeout)
         self._engine: FlowerEngine | None = None
-        self._notices = Notices()
-        self._warnings: set[str] = set()  # of the selector, told already
+        self._warned: set[str] = set()
         self._theta: Vector | None = None
+
+    def findings(self) -> Plain:
+        """What the selector has learnt of clients by now: `triplets` by client id, where it estimates them."""
+        return self.selector.findings()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -81,12 +92,9 @@ class Selecting(Strategy):
         clients = engine.clients
         if server_round <= self.pretraining_rounds:
             chosen = sorted(clients)
+            log(INFO, "%s", f"Round {server_round}: all {len(chosen)} clients train, before the first choice.")
         else:
-            ask = functools.partial(self._ask, engine, messages[0].content)
-            rng = seeding.rng(self._seed, "select", server_round)
-            chosen = self.selector.choose(server_round, len(messages), clients, ask, rng)
-            chosen = _still_there(chosen, engine.nodes, rng)
-            self._tell_warnings()
+            chosen = self._choose(server_round, len(messages), clients, engine, messages[0].content)
         self.chosen[server_round] = chosen
         self._theta = _flat(arrays) if self.selector.wants_updates else None
         return [
@@ -94,22 +102,36 @@ class Selecting(Strategy):
             for i, node in enumerate(engine.nodes[client] for client in chosen)
         ]
 
-    def _ask(self, engine: FlowerEngine, model: RecordDict, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
-        """A selector's question; who fails to answer is told in the log, since selectors do without."""
-        failed = defaultdict(list)
-        for reply in engine.ask_about(task, model, clients):
-            if reply.failure is not None:
-                failed[reply.failure].append(reply.client)
-            yield reply
-        for reason, who in failed.items():
-            self._notices.tell("client", who, f"no answer to {wire.message_type(task)}: {reason}")
+    def _choose(
+        self, server_round: int, k: int, clients: Mapping[int, int], engine: FlowerEngine, model: RecordDict
+    ) -> list[int]:
+        """The selector's choice, told in one line; whose answers it could not use is told too."""
+        meter = Meter(_AppEngine(engine, model))
+        rng = seeding.rng(self._seed, "select", server_round)
+        wanted = self.selector.choose(server_round, k, clients, meter.with_theta(NO_THETA), rng)
+        chosen = _still_there(checked_choice(wanted, clients), engine.nodes, rng)
+        for warning in (*meter.warnings(), *self.selector.warnings()):
+            self._warn(warning)
+        log(INFO, "%s", f"Round {server_round}: {self._description(chosen, len(clients))}")
+        return chosen
 
-    def _tell_warnings(self) -> None:
-        """What the selector has to say of its findings, each sentence once."""
-        for warning in self.selector.findings().get("warnings", []):
-            if warning not in self._warnings:
-                self._warnings.add(warning)
-                log(WARNING, "%s", warning)
+    def _description(self, chosen: Sequence[int], num_clients: int) -> str:
+        """Who was chosen, and by which triplets where the selector goes by triplets."""
+        triplets = self.findings().get("triplets", {})
+        named = []
+        for client in chosen[:NAMED]:
+            numbers = triplets.get(str(client))
+            named.append(str(client) if numbers is None else f"{client} ({', '.join(f'{n:.2f}' for n in numbers)})")
+        more = f" and {len(chosen) - NAMED} more" if len(chosen) > NAMED else ""
+        what = " (CI, AI, SC)" if triplets else ""
+        name = type(self.selector).__name__
+        return f"{name} chose {len(chosen)} of {num_clients} clients{what}: {', '.join(named)}{more}."
+
+    def _warn(self, warning: str) -> None:
+        """In Flower's log, each sentence once."""
+        if warning not in self._warned:
+            self._warned.add(warning)
+            log(WARNING, "%s", warning)
 
     def _connect(self, grid: Grid) -> FlowerEngine:
         """The engine through which we ask, which waits for all nodes that are there when it is made."""
@@ -120,15 +142,26 @@ class Selecting(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As the wrapped strategy does, given the replies in the order of clients: sums then have one order."""
+        """As the wrapped strategy does, given the replies in the order of clients: sums then have one order.
+
+        Replies with weights that are not finite are left out: one of them would spoil the average.
+        """
         clients = {node: client for client, node in self._engine.nodes.items()} if self._engine else {}
         known = [(clients.get(m.metadata.src_node_id), m) for m in replies]
         ordered = sorted(known, key=lambda pair: (pair[0] is None, pair[0] or 0))
+        sound = []
+        for client, message in ordered:
+            problem = None if message.has_error() else _problem(message.content)
+            if problem is None:
+                sound.append((client, message))
+            else:
+                who = f"node {message.metadata.src_node_id}" if client is None else f"client {client}"
+                self._warn(f"Round {server_round}: {who} is left out: {problem}.")
         if server_round > self.pretraining_rounds and self.chosen.get(server_round):
-            usable = [(c, m) for c, m in ordered if c is not None and not m.has_error()]
-            theta = np.empty(0, np.float32) if self._theta is None else self._theta
+            usable = [(c, m) for c, m in sound if c is not None and not m.has_error()]
+            theta = NO_THETA if self._theta is None else self._theta
             self.selector.observe(server_round, theta, _with_steps([_seen(c, m, self._theta) for c, m in usable]))
-        return self.strategy.aggregate_train(server_round, [message for _, message in ordered])
+        return self.strategy.aggregate_train(server_round, [message for _, message in sound])
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -150,7 +183,10 @@ class FedDiverse(Selecting):
 
     The first `pretraining_rounds` rounds train every client, as the paper does, aggregated by the wrapped strategy.
 
+    >>> from flwr.serverapp.strategy import FedAvg
     >>> strategy = FedDiverse(FedAvg(fraction_train=0.4), num_classes=10)
+    >>> strategy.triplets  # filled by the first choice
+    {}
     """
 
     def __init__(
@@ -159,7 +195,7 @@ class FedDiverse(Selecting):
         num_classes: int,
         num_attributes: int = 2,
         *,
-        estimator: str = "consensus",
+        estimator: Any = "consensus",
         pretraining_rounds: int = 1,
         **settings: Any,
     ) -> None:
@@ -176,18 +212,54 @@ class FedDiverse(Selecting):
     @property
     def triplets(self) -> dict[int, list[float]]:
         """What is known of clients by now: id → [CI, AI, SC]."""
-        return {int(client): triplet for client, triplet in self.selector.findings()["triplets"].items()}
+        return {int(client): triplet for client, triplet in self.findings()["triplets"].items()}
 
 
-def _build(name: str, settings: dict[str, Any]) -> Selector:
-    defaults = Config(selector=name).plain() | {"num_attributes": 2}
-    if unknown := settings.keys() - defaults.keys() - {"num_classes"}:
-        raise UserError(f"There is no setting '{min(unknown)}': settings are config keys and num_classes.")
-        known: dict[str, Any] = {**defaults, **settings}
-    estimator = known["estimator"]
-    known["estimator"] = registry.Later(lambda: registry.make(registry.ESTIMATOR, estimator, known))
-    made: Selector = registry.make(registry.SELECTOR, name, known)
+@dataclass(frozen=True)
+class _AppEngine:
+    """The engine with the model in the records of the user's own app, where ours has one vector θ."""
+
+    engine: FlowerEngine
+    model: RecordDict
+
+    @property
+    def clients(self) -> Mapping[int, int]:
+        return self.engine.clients
+
+    def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
+        return self.engine.ask_about(task, self.model, clients)
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def _make(selector: Any, given: dict[str, Any]) -> Selector:
+    """The selector, by the registry: its own parameters are what is given and no config key."""
+    if not isinstance(selector, str | type):
+        if others := given.keys() - {"seed"}:
+            raise UserError(
+                f"The setting '{min(others)}' cannot reach a selector that is made already: give it to"
+                f" {type(selector).__name__}, or name the selector instead."
+            )
+        same: Selector = registry.make(registry.SELECTOR, selector, {})  # refuses what is no selector
+        return same
+    own = {name: value for name, value in given.items() if name not in KEYS and "." not in name}
+    num_classes, estimator = own.pop("num_classes", None), given.get("estimator", "consensus")
+    keys = {name: value for name, value in given.items() if name not in (*own, "num_classes", "estimator")}
+    config = from_mapping(keys, "the settings of the strategy")
+    known: dict[str, Any] = {
+        **settings_of(config, num_classes=0, num_attributes=2, num_selected=0),
+        "num_classes": num_classes or registry.Later(_no_classes),
+        "estimator": registry.Later(
+            lambda: registry.make(registry.ESTIMATOR, estimator, known, config.parameters("estimator"))
+        ),
+    }
+    made: Selector = registry.make(registry.SELECTOR, selector, known, {**config.parameters("selector"), **own})
     return made
+
+
+def _no_classes() -> Any:
+    raise UserError("This selector must know how many classes there are: give the strategy num_classes=….")
 
 
 def _check_answerable(selector: Selector) -> None:
@@ -223,19 +295,38 @@ def _flat(arrays: ArrayRecord) -> Vector:
     return np.concatenate([np.empty(0, np.float32), *floating]).astype(np.float32)
 
 
+def _problem(content: RecordDict) -> str | None:
+    """What is wrong with a reply to a train message that no strategy could average; None: nothing."""
+    for arrays in content.array_records.values():
+        for name, array in arrays.items():
+            if array.stype == NUMPY:  # others are for the wrapped strategy to read
+                try:
+                    values = array.numpy()
+                except Exception:
+                    return f"its {wire.as_text(name)} cannot be read"
+                if np.issubdtype(values.dtype, np.inexact) and not np.isfinite(values).all():
+                    return f"its {wire.as_text(name)} is not all finite"
+    for numbers in content.metric_records.values():
+        try:
+            wire.natural(wire.NUM_EXAMPLES, numbers.get(wire.NUM_EXAMPLES, 0), wire.MOST)
+        except (TypeError, ValueError) as error:
+            return f"its {wire.as_text(error)}"
+    return None
+
+
 def _seen(client: int, message: Message, theta: Vector | None) -> Reply:
     """What a selector may learn of a reply to a train message: its numbers, and its weights where they are wanted."""
     numbers = next(iter(message.content.metric_records.values()), MetricRecord())
-    metrics = {name: float(value) for name, value in numbers.items() if isinstance(value, int | float)}
+    metrics = {
+        name: float(value)
+        for name, value in numbers.items()
+        if isinstance(value, int | float) and abs(value) <= wire.LARGEST  # neither NaN nor infinite
+    }
     arrays = next(iter(message.content.array_records.values()), None)
     vector = None if theta is None or arrays is None else _flat(arrays)
-    if vector is not None and theta is not None and (vector.shape != theta.shape or not np.isfinite(vector).all()):
+    if vector is not None and theta is not None and vector.shape != theta.shape:
         vector = None
-    try:
-        num_examples = wire.natural(wire.NUM_EXAMPLES, metrics.get(wire.NUM_EXAMPLES, 0))
-    except ValueError:  # for the wrapped strategy to judge; a selector learns nothing from it
-        num_examples = 0
-    return Reply(client, num_examples=num_examples, vector=vector, metrics=metrics)
+    return Reply(client, num_examples=int(metrics.get(wire.NUM_EXAMPLES, 0)), vector=vector, metrics=metrics)
 
 
 def _with_steps(replies: list[Reply]) -> list[Reply]:
@@ -243,6 +334,6 @@ def _with_steps(replies: list[Reply]) -> list[Reply]:
 
     FedPNS compares updates per step, and only their ratio matters.
     """
-    if all("steps" in reply.metrics for reply in replies):
+    if all(reply.metrics.get("steps", 0) > 0 for reply in replies):
         return replies
     return [replace(reply, metrics={**reply.metrics, "steps": float(reply.num_examples)}) for reply in replies]

@@ -2,8 +2,12 @@
 
 A question is two records of its own, its numbers and its arrays, beside those that carry the model. An answer has the
 shape that Flower's own strategies expect: one `ArrayRecord`, one `MetricRecord` with `num-examples`.
+
+What comes from clients may be anything. `read_introduction` and `decode_reply` are the door: behind them numbers are
+finite and of a size to count with, and whatever does not pass is a failure of that node or client alone.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -12,13 +16,16 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from feddiverse.messages import Reply, Task, Train, Vector
+from feddiverse.messages import EVALUATION_ONLY, Reply, Task, Train, Vector
 from feddiverse.server.meter import WITHOUT_THETA
 
 TASK, TASK_ARRAYS = "feddiverse.task", "feddiverse.arrays"  # names that no other app's records have
 ARRAYS, METRICS, TROUBLE = "arrays", "metrics", "trouble"
 THETA, VECTOR = "theta", "vector"
-LARGEST = 2**63 - 1
+LARGEST = 2**63 - 1  # NumPy's integers
+MOST = 2**40
+"""The most samples or seconds that a client is believed: sums over a million clients then stay within 63 bits."""
+LONGEST_TEXT = 300  # characters of what a client says that are shown
 NUM_EXAMPLES, SECONDS, PARTITION, PARTITIONS = "num-examples", "seconds", "partition-id", "num-partitions"
 
 OURS = "feddiverse_"  # before the name of each question: an app may have a query "loss" of its own
@@ -83,21 +90,41 @@ def introduction(client: int, num_examples: int, node_config: Mapping[str, Any])
     return RecordDict({METRICS: MetricRecord(about)})
 
 
-def read_introduction(content: RecordDict) -> tuple[int, int, int]:
-    """Client, number of samples, and number of partitions (0: not told). Raises what is raised by nonsense."""
-    about: Mapping[str, Any] = content.metric_records[METRICS]
-    return (
-        natural(PARTITION, about[PARTITION]),
-        natural(NUM_EXAMPLES, about[NUM_EXAMPLES]),
-        natural(PARTITIONS, about.get(PARTITIONS, 0)),
-    )
+def read_introduction(content: RecordDict, num_clients: int | None = None) -> tuple[int, int, int]:
+    """Client, number of samples, and number of partitions (0: not told), or a `ValueError` that says what is wrong.
+
+    `num_clients`: how many clients the federation has; None: not known, any id will do.
+    """
+    try:
+        about: Mapping[str, Any] = content.metric_records[METRICS]
+        client = natural(PARTITION, about[PARTITION])
+        size = natural(NUM_EXAMPLES, about[NUM_EXAMPLES], MOST)
+        num_partitions = natural(PARTITIONS, about.get(PARTITIONS, 0))
+    except Exception as error:
+        raise ValueError(f"what it says of itself cannot be read ({_described(error)})") from error
+    if num_clients is not None and client >= num_clients:
+        raise ValueError(
+            f"its {PARTITION} is {client}, but the federation has {num_clients} clients, numbered from 0:"
+            " correct its node config"
+        )
+    return client, size, num_partitions
 
 
-def natural(name: str, value: float) -> int:
-    """A number that a client sent, if it is one to count with: finite, not negative, and within 63 bits (NumPy's)."""
-    if not 0 <= value <= LARGEST:  # NaN is neither
+def natural(name: str, value: Any, most: int = LARGEST) -> int:
+    """A number that a client sent, if it is one to count with: whole, not negative, at most `most`."""
+    if not (0 <= value <= most and value == int(value)):  # NaN is not above 0
         raise ValueError(f"{name} is {value}")
     return int(value)
+
+
+def as_text(value: object) -> str:
+    """What a client says, fit for a log or a terminal: one line, printable, and not too long."""
+    text = str(value)[:LONGEST_TEXT]
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _described(error: Exception) -> str:
+    return as_text(f"{type(error).__name__}: {error}")
 
 
 def encode_reply(reply: Reply) -> RecordDict:
@@ -113,19 +140,50 @@ def encode_reply(reply: Reply) -> RecordDict:
 def decode_reply(client: int, content: RecordDict) -> Reply:
     """What a client sent, which may be anything: what is no answer to us becomes a failure of that client alone."""
     try:
-        metrics = {name: float(value) for name, value in content.metric_records[METRICS].items()}  # type: ignore[arg-type]
+        metrics = {name: _finite(name, value) for name, value in content.metric_records[METRICS].items()}
+        num_examples = natural(NUM_EXAMPLES, metrics.pop(NUM_EXAMPLES), MOST)
+        seconds = metrics.pop(SECONDS)
+        if not 0 <= seconds <= MOST:
+            raise ValueError(f"{SECONDS} is {seconds}")
         arrays = content.array_records[ARRAYS]
-        vector = arrays[VECTOR].numpy() if VECTOR in arrays else None
-        if vector is not None and (vector.dtype != np.float32 or vector.ndim != 1):
-            raise ValueError(f"a vector of type {vector.dtype} and shape {vector.shape}")
+        vector = _vector(arrays[VECTOR]) if VECTOR in arrays else None
         trouble = content.config_records.get(TROUBLE)
         return Reply(
             client,
-            num_examples=natural(NUM_EXAMPLES, metrics.pop(NUM_EXAMPLES)),
+            num_examples=num_examples,
             vector=vector,
-            seconds=metrics.pop(SECONDS),
-            metrics=metrics,
-            failure=None if trouble is None else str(trouble["failure"]),
+            seconds=seconds,
+            metrics={name: value for name, value in metrics.items() if _is_sensible(name, value, num_examples)},
+            failure=None if trouble is None else as_text(trouble["failure"]),
         )
     except Exception as error:
-        return Reply(client, failure=f"its reply cannot be read ({type(error).__name__}: {error})")
+        return Reply(client, failure=f"its reply cannot be read ({_described(error)})")
+
+
+def _vector(array: Array) -> Vector:
+    try:
+        vector = array.numpy()
+        kind, shape = vector.dtype, vector.shape
+    except Exception:  # what it says would advise to unpickle
+        raise ValueError("its vector is no array") from None
+    if kind != np.float32 or len(shape) != 1:
+        raise ValueError(f"a vector of type {kind} and shape {shape}")
+    return vector
+
+
+def _finite(name: str, value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {number}")
+    return number
+
+
+def _is_sensible(name: str, value: float, num_examples: int) -> bool:
+    """Whether a comparison with the truth has attributes and a count; it decides nothing, so nonsense is just dropped.
+
+    All other metrics are for whoever asked to judge.
+    """
+    if not name.startswith(EVALUATION_ONLY):
+        return True
+    attributes = name.removeprefix(EVALUATION_ONLY)
+    return re.fullmatch(r"[0-9]{1,3}\.[0-9]{1,3}", attributes) is not None and 0 <= value <= num_examples

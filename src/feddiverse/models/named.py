@@ -10,7 +10,7 @@ from feddiverse.errors import UserError
 def cnn(num_classes: int, shape: tuple[int, ...], fast: bool = True) -> nn.Module:
     """A small GroupNorm CNN for pictures of one or three channels."""
     from feddiverse.models.cnn import CNN
-    from feddiverse.models.fast_cnn import FastCNN
+    from feddiverse.models.layers.fast import FastCNN
 
     channels = _channels("cnn", shape)
     return FastCNN(num_classes, channels) if fast else CNN(num_classes, channels)
@@ -18,7 +18,7 @@ def cnn(num_classes: int, shape: tuple[int, ...], fast: bool = True) -> nn.Modul
 
 def mobilenet(num_classes: int, shape: tuple[int, ...], fast: bool = True) -> nn.Module:
     """MobileNetV2 with GroupNorm, for colour pictures."""
-    from feddiverse.models.fast_mobilenet import FastMobileNetV2
+    from feddiverse.models.layers.fast import FastMobileNetV2
     from feddiverse.models.mobilenet import MobileNetV2
 
     if _channels("mobilenet", shape) != 3:

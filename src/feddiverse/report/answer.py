@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+from feddiverse.experiment import estimating
 from feddiverse.report.results import LEVELS, Results, Summary
-from feddiverse.report.runs import Run
 from feddiverse.report.statistics import Difference, spread
 from feddiverse.report.tables import percent, signed
 
@@ -74,17 +73,11 @@ def _certainty(difference: Difference) -> str:
 
 
 def _lone(results: Results, best: Summary) -> str:
-    worst = [min(_tested(run), key=lambda g: g["accuracy"]) for run in results.at(best.row, best.column).values()]
-    federation = next(iter(results.at(best.row, best.column).values())).federation
-    first = worst[0]
-    classes, attributes = federation["class_names"], federation["attribute_names"]
-    group = f"{classes[first['class']]}, {attributes[first['attribute']]}"
+    run = next(iter(results.at(best.row, best.column).values()))
+    tested = [group for group in run.result["groups"] if group["accuracy"] is not None]
+    worst = min(tested, key=lambda group: group["accuracy"])
+    group = run.group_name(worst["class"], worst["attribute"])
     return f"Its weakest group is ({group}). With one method there is nothing to compare it with."
-
-
-def _tested(run: Run) -> list[dict[str, Any]]:
-    """Groups with test samples."""
-    return [group for group in run.result["groups"] if group["accuracy"] is not None]
 
 
 def _speed(best: Summary, other: Summary) -> str:
@@ -101,7 +94,7 @@ def _nearest(results: Results, column: str) -> Answer:
     """Which estimator comes nearest to the true triplets."""
     errors = {}
     for row in results.rows:
-        found = [run.triplets["evaluation_only"]["mae"] for run in results.at(row, column).values() if run.triplets]
+        found = [each["mae"] for run in results.at(row, column).values() if (each := estimating.of_run(run))]
         if found:
             errors[row] = spread([sum(mae.values()) / len(mae) for mae in found]).mean
     order = sorted(errors, key=lambda row: errors[row])

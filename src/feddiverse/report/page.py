@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
@@ -16,17 +16,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from feddiverse import files
-from feddiverse.heterogeneity import METRICS, measure, triplet
-from feddiverse.report import federation_figure, figures, reproduce, svg, tables, triplet_figures
+from feddiverse.experiment.finished import Run
+from feddiverse.heterogeneity import measure
+from feddiverse.report import federation, figures, reproduce, svg, tables
 from feddiverse.report.answer import Answer, answers
 from feddiverse.report.results import Results
-from feddiverse.report.runs import Run
-from feddiverse.report.table import Cell, Table
+from feddiverse.report.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-MOST_KINDS = 40
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Section:
 def write(results: Results, path: Path) -> Path:
     """The page, written whole or not at all."""
     text = render(results)
-    with files.telling(path):
+    with files.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, text.encode())
     return path
@@ -67,7 +65,7 @@ def write(results: Results, path: Path) -> Path:
 
 def save_figures(results: Results, folder: Path, suffix: str) -> list[Path]:
     """Every figure of the page as a file of its own."""
-    with files.telling(folder):
+    with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     stems: list[str] = []
@@ -115,14 +113,15 @@ def sections(results: Results) -> list[Section]:
     for index, answer in enumerate(answers(results)):
         runs = _runs(results, answer.column)
         run = runs[0]
+        varies = any(not np.array_equal(run.counts, other.counts) for other in runs)
         section = Section(
             name=answer.column,
             anchor=f"s{index}",
             answer=answer,
             illustrations=tuple(illustrations(results, answer.column, f"s{index}")),
             at_a_glance=_at_a_glance(run, f"s{index}-federation"),
-            federation=_clients_table(run, f"s{index}-clients", varies=any(not _same_split(run, r) for r in runs)),
-            metrics=_metrics_table(run, f"s{index}-metrics"),
+            federation=federation.clients_table(run, f"s{index}-clients", varies=varies),
+            metrics=federation.metrics_table(run, f"s{index}-metrics"),
         )
         found.append(section)
     return found
@@ -138,7 +137,7 @@ def illustrations(results: Results, column: str, prefix: str) -> list[Illustrati
         drawn.append(
             Illustration(
                 f"{prefix}-estimates",
-                triplet_figures.estimation_scatter(estimated),
+                figures.estimation_scatter(estimated),
                 "Estimated against true triplets, one mark per client and seed; on the dashed line an estimate is "
                 "right. The truth is known in experiments only and never used to select.",
                 "Scatter plots of estimated against true CI, AI and SC for " + ", ".join(row for row, _ in estimated),
@@ -179,7 +178,7 @@ def _of_selection(chosen: list[tuple[str, list[Run]]], prefix: str) -> list[Illu
     return [
         Illustration(
             f"{prefix}-triangles",
-            triplet_figures.selection_triangles(chosen),
+            figures.selection_triangles(chosen),
             "Clients between class imbalance (CI), attribute imbalance (AI) and spurious correlation (SC), by their "
             "true triplets. A disc’s area and number: that kind’s share of all selections. The ring: its share of "
             "clients, which is what uniform selection gives.",
@@ -210,39 +209,4 @@ def _at_a_glance(run: Run, prefix: str) -> Markup:
 
 
 def _draw_federation(run: Run, path: Path) -> None:
-    federation_figure.draw({str(run.federation["name"]): (run.counts, measure(run.counts))}, path)
-
-
-def _same_split(a: Run, b: Run) -> bool:
-    return np.array_equal(a.counts, b.counts)
-
-
-def _clients_table(run: Run, name: str, *, varies: bool) -> Table:
-    """Kinds of clients: how many there are, their matrix, their triplet."""
-    classes, attributes = run.federation["class_names"], run.federation["attribute_names"]
-    matrices, times = np.unique(run.counts, axis=0, return_counts=True)
-    order = np.argsort(-times, kind="stable")[:MOST_KINDS]
-    rows = tuple(
-        (
-            Cell(f"{times[i]}", int(times[i])),
-            *(Cell(f"{n}", int(n)) for n in matrices[i].ravel()),
-            *(Cell(f"{t:.3f}", float(t)) for t in triplet(matrices[i])),
-        )
-        for i in order
-    )
-    heads = ("Clients", *(f"{y}, {a}" for y in classes for a in attributes), "CI", "AI", "SC")
-    left_out = f" The {MOST_KINDS} most frequent of {len(times)} kinds." if len(times) > MOST_KINDS else ""
-    which = f" The split differs from seed to seed; this is that of seed {run.seed}." if varies else ""
-    notes = (f"Samples of each (class, attribute) that such a client has, and its triplet.{left_out}{which}",)
-    return Table(name, "Kinds of clients", heads, rows, notes)
-
-
-def _metrics_table(run: Run, name: str) -> Table:
-    measured = measure(run.counts)
-    values: dict[str, Any] = {metric.upper(): getattr(measured, metric) for metric in METRICS}
-    row = [Cell(f"{len(run.counts)}", len(run.counts)), Cell(f"{int(run.counts.sum())}", int(run.counts.sum()))]
-    row += [Cell(f"{value:.3f}", float(value)) for value in values.values()]
-    notes = (
-        "G…: of the pooled data. C…: mean over clients. CI class, AI attribute imbalance, SC spurious correlation.",
-    )
-    return Table(name, "How skewed it is", ("Clients", "Samples", *values), (tuple(row),), notes)
+    federation.draw({str(run.federation["name"]): (run.counts, measure(run.counts))}, path, run.client_names)

@@ -1,53 +1,41 @@
 """How every number came about: the settings all runs share, where they differ, and the command that repeats each."""
 
+import json
 import shlex
 from typing import Any
 
-from feddiverse.errors import UserError
-from feddiverse.report.results import Results, differing_settings
-from feddiverse.report.runs import Run
+from feddiverse.experiment.config import KEYS, Config
+from feddiverse.report.results import Results, differing_settings, settings_of, unusual_settings
 from feddiverse.report.table import Cell, Table
 
 # Keys with an option of their own; all others are given by --set.
 OPTIONS = ("federation", "selector", "aggregator", "rounds", "seed")
 
 
-def command(config: dict[str, Any]) -> str:
+def command(config: Config) -> str:
     """The `feddiverse run` that repeats a run: what differs from the defaults, and the rest left to them."""
     words = ["feddiverse", "run"]
     for key in OPTIONS:
-        words += [f"--{key.replace('_', '-')}", str(config[key])]
-    for key, value in config.items():
-        if key not in OPTIONS and value != _defaults(config).get(key):
-            words += ["--set", f"{key}={value}"]
+        words += [f"--{key}", str(getattr(config, key))]
+    for key, value in unusual_settings(config).items():
+        if key not in OPTIONS:
+            words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
     return shlex.join(words)
-
-
-def _defaults(config: dict[str, Any]) -> dict[str, Any]:
-    """The config that a run with the same options would have by default; nothing if this version refuses it."""
-    from dataclasses import asdict
-
-    from feddiverse.experiment.config import Config
-
-    try:
-        return asdict(Config(**{key: config[key] for key in OPTIONS}))
-    except UserError:
-        return {}
 
 
 def settings_tables(results: Results) -> list[Table]:
     """Settings shared by all runs; and, where runs differ, by what (besides the seed)."""
-    configs = [run.config for run in results.all_runs]
-    differing = differing_settings(configs) - {"seed"}
-    shared = [(Cell(key), Cell(_shown(value))) for key, value in configs[0].items() if key not in differing | {"seed"}]
+    differing = differing_settings(run.config for run in results.all_runs) - {"seed"}
+    first = settings_of(results.all_runs[0].config)
+    shared = [(Cell(key), Cell(_shown(value))) for key, value in first.items() if key not in differing | {"seed"}]
     made = [Table("settings", "Shared by all runs", ("Setting", "Value"), tuple(shared))]
     if differing:
-        keys = [key for key in configs[0] if key in differing]
+        keys = sorted(differing, key=[*KEYS, *sorted(differing - KEYS.keys())].index)
         rows = []
         for (row, column), found in results.runs.items():
             if found:
-                config = next(iter(found.values())).config
-                rows.append((Cell(row), Cell(column), *(Cell(_shown(config.get(key))) for key in keys)))
+                values = settings_of(next(iter(found.values())).config)
+                rows.append((Cell(row), Cell(column), *(Cell(_shown(values.get(key))) for key in keys)))
         made.append(Table("variants", "Where they differ", ("Method", results.column_head, *keys), tuple(rows)))
     return made
 
@@ -67,8 +55,8 @@ def commands_table(results: Results) -> Table:
 
 def environment_table(results: Results) -> Table:
     """Versions, checkpoint and data of the first run, as its `environment.json` has them."""
-    first: Run = results.all_runs[0]
-    rows = tuple((Cell(key), Cell(_shown(value))) for key, value in _flat(first.environment))
+    environment = results.all_runs[0].environment
+    rows = tuple((Cell(key), Cell(_shown(value))) for key, value in _flat(environment))
     return Table("environment", "Where the first run was made", ("What", "Value"), rows)
 
 

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from feddiverse.errors import UserError
-from feddiverse.report import runs
-from feddiverse.report.runs import Run
+from feddiverse.experiment import finished, packed
+from feddiverse.experiment.config import KEYS, PARTS, Config
+from feddiverse.experiment.finished import Run
+from feddiverse.experiment.run_directory import read_json
+from feddiverse.report import published
+from feddiverse.report.published import Value
 from feddiverse.report.statistics import Difference, Reached, Spread, paired_difference, rounds_to_reach, spread
 
 LEVELS = (0.80, 0.90, 0.95)
@@ -22,7 +26,7 @@ class Summary:
     row: str
     column: str
     accuracy: Spread
-    published: tuple[float, float] | None  # mean, sd in percent
+    published: Value | None  # mean, sd in percent
     difference: Difference | None  # to the row's baseline in the same column, in accuracy (not percent)
     reached: Mapping[float, Reached]
 
@@ -37,7 +41,7 @@ class Results:
     columns: tuple[str, ...]
     runs: Mapping[Place, Mapping[int, Run]]
     baselines: Mapping[str, str] = field(default_factory=dict)
-    published: Mapping[Place, tuple[float, float]] = field(default_factory=dict)
+    published: Mapping[Place, Value] = field(default_factory=dict)
     published_in: str = ""
     commands: tuple[str, ...] = ()  # that made all of it, in turn
     notes: tuple[str, ...] = ()
@@ -86,7 +90,7 @@ class Results:
     @property
     def column_head(self) -> str:
         """What columns are: federations, unless they are something else (optimisers, in the ablation)."""
-        pairs = {(column, run.config["federation"]) for (_, column), at in self.runs.items() for run in at.values()}
+        pairs = {(column, run.config.federation) for (_, column), at in self.runs.items() for run in at.values()}
         return "Federation" if all(column == federation for column, federation in pairs) else "Column"
 
     @cached_property
@@ -99,30 +103,33 @@ def _accuracies(found: Mapping[int, Run]) -> dict[int, float]:
 
 
 def load(path: Path) -> Results:
-    """Results of a study directory, of one run directory, or of a folder of run directories."""
-    if not path.is_dir():
+    """Results of a study (its directory, or packed in one file), of one run directory, or of a folder of either."""
+    if (path / "study.json").is_file():
+        study = read_json(path / "study.json") or {}
+        where = [path / "runs" / entry["name"] for entry in study["runs"]]
+        runs = [finished.read(each) for each in where if (each / "result.json").is_file()]
+        return _arrange_study(path, study, runs, read_json(path / "failures.json") or {})
+    if not path.exists() or (path.is_file() and path.suffix != ".jsonl"):
         raise UserError(f"{path} is not a directory; give the directory of a run or of a study.")
-    if (path / "study.json").exists():
-        return _load_study(path)
-    found = [runs.read(each) for each in runs.find(path)]
-    if not found:
+    kept = [packed.unpack(file) for file in packed.find(path)]
+    if len(kept) == 1 and kept[0][0]:
+        return _arrange_study(path, *kept[0])
+    loose = [*(finished.read(each) for each in finished.find(path)), *(run for _, runs in kept for run in runs)]
+    if not loose:
         raise UserError(f"{path} holds no finished run (no result.json in it or below); finish a run first.")
-    return _arrange(path, found)
+    return _arrange(path, loose)
 
 
-def _load_study(path: Path) -> Results:
-    study = runs.read_json(path / "study.json")
+def _arrange_study(
+    path: Path, study: Mapping[str, Any], found: Iterable[Run], failures: Mapping[str, str] | None = None
+) -> Results:
+    runs = {run.name: run for run in found}
     by_place: dict[Place, dict[int, Run]] = {}
-    missing = []
     for entry in study["runs"]:
-        where = path / "runs" / entry["name"]
-        if runs.is_finished(where):
-            by_place.setdefault((entry["row"], entry["column"]), {})[entry["seed"]] = runs.read(where)
-        else:
-            missing.append(entry["name"])
+        if entry["name"] in runs:
+            by_place.setdefault((entry["row"], entry["column"]), {})[entry["seed"]] = runs[entry["name"]]
     columns = tuple(dict.fromkeys(entry["column"] for entry in study["runs"]))
-    published = {(e["row"], e["column"]): (e["mean"], e["sd"]) for e in study["published"] if e["column"] in columns}
-    failures = runs.read_json(path / "failures.json") if (path / "failures.json").exists() else {}
+    values = _published(study, by_place)
     return Results(
         title=study["title"],
         path=path,
@@ -130,14 +137,25 @@ def _load_study(path: Path) -> Results:
         columns=columns,
         runs=by_place,
         baselines=study["baselines"],
-        published=published,
-        published_in=study["published_in"],
+        published=values,
+        published_in=published.WHERE.get(study["name"], study.get("published_in", "")),
         commands=tuple(study.get("commands", ())),
-        notes=_notes(study["stands_for"], columns, bool(published)),
+        notes=_notes(study["stands_for"], columns, bool(values)),
         view=study.get("view", "accuracy"),
-        failures=failures,
-        missing=tuple(missing),
+        failures=failures or {},
+        missing=tuple(entry["name"] for entry in study["runs"] if entry["name"] not in runs),
     )
+
+
+def _published(study: Mapping[str, Any], runs: Mapping[Place, Mapping[int, Run]]) -> dict[Place, Value]:
+    """The paper's values for the cells that have runs. Studies from before carry them; they are the same."""
+    found = {(e["row"], e["column"]): (e["mean"], e["sd"]) for e in study.get("published", [])}
+    for (row, column), here in runs.items():
+        config = next(iter(here.values())).config
+        value = published.value(study["name"], config, study["stands_for"].get(column, config.federation))
+        if value is not None:
+            found[row, column] = value
+    return {place: value for place, value in found.items() if place in runs}
 
 
 def _notes(stands_for: Mapping[str, str], columns: Iterable[str], has_published: bool) -> tuple[str, ...]:
@@ -151,13 +169,13 @@ def _notes(stands_for: Mapping[str, str], columns: Iterable[str], has_published:
 
 def _arrange(path: Path, found: list[Run]) -> Results:
     """Loose runs as a table: federations are columns, whatever else differs between them (but the seed) names rows."""
-    differing = differing_settings([run.config for run in found]) - {"seed", "federation"}
-    names = ["selector", "aggregator", *sorted(differing - {"selector", "aggregator"})]
+    chosen = {"aggregator"}.union(*(unusual_settings(run.config) for run in found))
+    differing = differing_settings(run.config for run in found) & chosen - {"seed"}
     by_place: dict[Place, dict[int, Run]] = {}
     for run in found:
-        parts = [str(run.config["selector"])]
-        parts += [_named(key, run.config.get(key)) for key in names[1:] if key in differing]
-        by_place.setdefault((" · ".join(parts), str(run.config["federation"])), {})[run.seed] = run
+        values = settings_of(run.config)
+        names = [_named(key, values.get(key)) for key in sorted(differing, key=lambda key: (key != "aggregator", key))]
+        by_place.setdefault((" · ".join([run.config.selector, *names]), run.config.federation), {})[run.seed] = run
     rows = tuple(dict.fromkeys(row for row, _ in by_place))
     name = path.resolve().name  # of "." too
     uniform = next((row for row in rows if row.split(" · ")[0] == "uniform"), None)
@@ -171,11 +189,23 @@ def _arrange(path: Path, found: list[Run]) -> Results:
     )
 
 
-def differing_settings(configs: Iterable[Mapping[str, Any]]) -> set[str]:
+def settings_of(config: Config) -> dict[str, Any]:
+    """Every setting by the name that `--set` knows; a part's own parameters as `selector.temperature`."""
+    own = {f"{part}.{name}": value for part in PARTS for name, value in config.parameters(part).items()}
+    return {**{key: getattr(config, key) for key in KEYS}, **own}
+
+
+def unusual_settings(config: Config) -> dict[str, Any]:
+    """The settings that are not what they are by default with this federation, selector and aggregator."""
+    usual = settings_of(Config(config.federation, selector=config.selector, aggregator=config.aggregator))
+    return {key: value for key, value in settings_of(config).items() if value != usual.get(key)}
+
+
+def differing_settings(configs: Iterable[Config]) -> set[str]:
     """The keys whose value is not the same everywhere."""
-    configs = list(configs)
-    keys = {key for config in configs for key in config}
-    return {key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)}
+    values = [settings_of(config) for config in configs]
+    keys = {key for each in values for key in each}
+    return {key for key in keys if any(each.get(key) != values[0].get(key) for each in values)}
 
 
 def _named(key: str, value: Any) -> str:

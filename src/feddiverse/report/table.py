@@ -1,7 +1,5 @@
 """One small table type, written as Rich text, Markdown, CSV or LaTeX (and by the page's template as HTML)."""
 
-import csv
-import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,28 +94,17 @@ def to_markdown(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """Numbers where a cell has some, with its further numbers in columns of their own; words elsewhere."""
-    further = [
-        list(dict.fromkeys(key for row in table.rows for key in row[index].numbers))
-        for index in range(len(table.columns))
-    ]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [
-            _csv_text(head)
-            for i, name in enumerate(table.columns)
-            for head in (name, *(f"{name} {key}" for key in further[i]))
-        ]
-    )
-    for row in table.rows:
-        writer.writerow(
-            [
-                value
-                for i, cell in enumerate(row)
-                for value in (_csv_value(cell), *(cell.numbers.get(key) for key in further[i]))
-            ]
-        )
-    return out.getvalue()
+    import pandas  # here, since it takes half a second
+
+    columns: list[tuple[str, list[str | float | None]]] = []
+    for i, name in enumerate(table.columns):
+        cells = [row[i] for row in table.rows]
+        columns.append((_csv_text(name), [_csv_value(cell) for cell in cells]))
+        for key in dict.fromkeys(key for cell in cells for key in cell.numbers):
+            columns.append((_csv_text(f"{name} {key}"), [cell.numbers.get(key) for cell in cells]))
+    values = zip(*(column for _, column in columns), strict=True)
+    frame = pandas.DataFrame(values, columns=[head for head, _ in columns], dtype=object)
+    return str(frame.to_csv(index=False, lineterminator="\n"))
 
 
 def _csv_value(cell: Cell) -> str | float:
@@ -133,6 +120,8 @@ def _csv_text(text: str) -> str:
 
 def to_latex(table: Table) -> str:
     """A booktabs table."""
+    import pandas
+
     style = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
 
     def shown(cell: Cell) -> str:
@@ -140,28 +129,19 @@ def to_latex(table: Table) -> str:
         text = "{}" + text if text[:1] in {"[", "*"} else text  # else the rule or line break before would take it
         return rf"{text} {{\scriptsize ({_latex(cell.beside)})}}" if cell.beside else text
 
+    cells = [[shown(cell) for cell in row] for row in table.rows]
+    frame = pandas.DataFrame(cells, columns=[_latex(name) for name in table.columns])
     aligned = "".join("r" if table.is_numeric(i) else "l" for i in range(len(table.columns)))
-    caption = " ".join([table.title.rstrip(".") + ".", *table.notes])
-    lines = [
-        r"\begin{table}",
-        r"    \centering",
-        rf"    \caption{{{_latex(caption)}}}",
-        rf"    \label{{tab:{table.name}}}",
-        rf"    \begin{{tabular}}{{{aligned}}}",
-        r"        \toprule",
-        "        " + " & ".join(_latex(c) for c in table.columns) + r" \\",
-        r"        \midrule",
-        *("        " + " & ".join(shown(cell) for cell in row) + r" \\" for row in table.rows),
-        r"        \bottomrule",
-        r"    \end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    text = frame.style.hide(axis="index").to_latex(
+        caption=_latex(" ".join([table.title.rstrip(".") + ".", *table.notes])), label=f"tab:{table.name}",
+        column_format=aligned, hrules=True, position_float="centering",
+    )  # fmt: skip
+    return str(text)
 
 
 def write_all(table: Table, folder: Path) -> list[Path]:
     """The table as .md, .csv and .tex in `folder`."""
-    with files.telling(folder):
+    with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written = []
     for suffix, render in {"md": to_markdown, "csv": to_csv, "tex": to_latex}.items():
@@ -177,33 +157,12 @@ def _markdown(text: str) -> str:
 
 
 _LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": r"$-$",
-    "×": r"$\times$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "<": r"$<$",
-    ">": r"$>$",
-    "|": r"$|$",
-    "∈": r"$\in$",
-    "µ": r"$\mu$",
-    "∀": r"$\forall$",
-    "∉": r"$\notin$",
-    "≠": r"$\neq$",
-    "κ": r"$\kappa$",
-    "θ": r"$\theta$",
-    "Σ": r"$\Sigma$",
-    "²": r"$^2$",
-    "→": r"$\to$",
-    "·": r"$\cdot$",
-    "…": r"\dots{}",
-    "–": "--",
-    "’": "'",
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\dots{}", "–": "--",
+    "’": "'", "±": r"$\pm$", "−": r"$-$", "×": r"$\times$", "·": r"$\cdot$", "²": r"$^2$", "<": r"$<$", ">": r"$>$",
+    "|": r"$|$", "≥": r"$\geq$", "≤": r"$\leq$", "≠": r"$\neq$", "∈": r"$\in$", "∉": r"$\notin$", "∀": r"$\forall$",
+    "→": r"$\to$", "κ": r"$\kappa$", "θ": r"$\theta$", "µ": r"$\mu$", "Σ": r"$\Sigma$",
     **{c: "\\" + c for c in "&%$#_{}"},
-}
+}  # fmt: skip
 
 
 def _latex(text: str) -> str:

@@ -1,6 +1,9 @@
 """The tables of a report: the paper's layout with ours beside it, every comparison in full, how clients were used."""
 
-from feddiverse.report.cost_tables import estimators_table, overhead_table
+from feddiverse.experiment import estimating
+from feddiverse.experiment.finished import Run
+from feddiverse.experiment.overhead import Cost, cost
+from feddiverse.report.costs import estimators_table, overhead_tables
 from feddiverse.report.results import LEVELS, Results, Summary
 from feddiverse.report.statistics import DEVIATION_RULE, Difference, Reached, Spread, spread
 from feddiverse.report.table import Cell, Mark, Table
@@ -30,11 +33,21 @@ def signed(value: float) -> str:
 def all_tables(results: Results) -> list[Table]:
     """What a report shows and a study writes; a single cell has nothing to be compared with."""
     if results.view == "overhead":
-        return [overhead_table(results)]
+        costs = {place: [_cost(run) for run in found.values()] for place, found in results.runs.items()}
+        return overhead_tables(costs, results.title, results.notes)
     if results.view == "estimators":
-        return [estimators_table(results)]
-    compared = [accuracy_table(results), comparison_table(results)] if len(results.summaries) > 1 else []
-    return [*compared, usage_table(results)]
+        compared = {
+            place: [each for run in found.values() if (each := estimating.of_run(run))]
+            for place, found in results.runs.items()
+        }
+        compared = {place: found for place, found in compared.items() if found}
+        return [estimators_table(compared, results.title, results.notes)]
+    accuracy = [accuracy_table(results), comparison_table(results)] if len(results.summaries) > 1 else []
+    return [*accuracy, usage_table(results)]
+
+
+def _cost(run: Run) -> Cost:
+    return cost(run.rounds, len(run.counts), run.config.num_selected or run.federation["num_selected"])
 
 
 def accuracy_table(results: Results) -> Table:

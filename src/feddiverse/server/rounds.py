@@ -84,7 +84,7 @@ def rounds(
             phase, step = "selected", aggregator.step
             generator = rng(task.seed, "select", number)
             chosen = selector.choose(number, plan.num_selected, clients, meter.with_theta(theta), generator)
-            selected = _checked(chosen, clients)
+            selected = checked_choice(chosen, clients)
             warnings = [*(f"Round {number}: {warning}" for warning in meter.warnings()), *selector.warnings()]
         selection_seconds = time.perf_counter() - start - meter.waited
 
@@ -122,7 +122,7 @@ def rounds(
             )
 
 
-def _checked(chosen: Iterable[int], clients: Mapping[int, int]) -> list[int]:
+def checked_choice(chosen: Iterable[int], clients: Mapping[int, int]) -> list[int]:
     """A selector may be anyone's: what it returns must be different clients that are there, in numbers of any kind."""
     selected = [int(client) for client in chosen]
     if len(set(selected)) < len(selected) or not set(selected) <= set(clients):

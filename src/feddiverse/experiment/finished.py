@@ -1,0 +1,143 @@
+"""A finished run as plain data, without its weights: what tables, reports and other studies take from it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddiverse import files
+from feddiverse.errors import UserError
+from feddiverse.experiment.config import Config, to_toml
+from feddiverse.experiment.records import choices
+from feddiverse.experiment.run_directory import read_config, read_json, read_records
+from feddiverse.experiment.truth import SelectionStatistics, statistics
+from feddiverse.heterogeneity import triplet
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the files of a run directory say. `rounds`: the records of `rounds.jsonl`; those of a packed study
+    (`experiment.packed`) stand for several rounds each."""
+
+    name: str
+    config: Config
+    result: dict[str, Any]
+    federation: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    triplets: dict[str, Any]  # empty where the selector estimates nothing
+    environment: dict[str, Any]
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed
+
+    @property
+    def worst_group_accuracy(self) -> float:
+        return float(self.result["worst_group_accuracy"])
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """The true interaction matrices [client, class, attribute], for looking back only."""
+        return np.asarray(self.federation["counts"], dtype=np.int64)
+
+    @property
+    def client_names(self) -> list[str]:
+        """What each client is called: its own name, or its number."""
+        return self.federation.get("client_names") or [str(k) for k in range(len(self.counts))]
+
+    def group_name(self, y: int, a: int) -> str:
+        """`5–9, red`; where nobody knows the attribute `5–9`."""
+        return ", ".join([self.federation["class_names"][y], *self.federation["attribute_names"][a : a + 1]])
+
+    @property
+    def group_names(self) -> list[str]:
+        """Of the groups of `counts`, class by class. It has one column for all where only test samples are known."""
+        if self.counts.shape[2] != len(self.federation["attribute_names"]):
+            return list(self.federation["class_names"])
+        return [self.group_name(y, a) for y, a in np.ndindex(*self.counts.shape[1:])]
+
+    @cached_property
+    def curve(self) -> tuple[Floats, Floats]:
+        """Evaluated rounds, and the worst-group accuracy there."""
+        seen = [(r["round"], r["worst_group_accuracy"]) for r in self.rounds if r["worst_group_accuracy"] is not None]
+        pairs = np.array(seen, dtype=np.float64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+    @cached_property
+    def choices(self) -> list[list[int]]:
+        """Whom the selector chose, round by round; rounds of pre-training are left out."""
+        return choices(self.rounds)
+
+    @cached_property
+    def selection(self) -> SelectionStatistics:
+        """Who was chosen how often, and what data each round pooled."""
+        return statistics(self.choices, self.counts)
+
+    @property
+    def pooled_shares(self) -> Floats:
+        """[round, class, attribute]: each group's share of the data that was trained on in a round."""
+        pooled = self.selection.pooled
+        return np.asarray(pooled / np.maximum(pooled.sum(axis=(1, 2), keepdims=True), 1))
+
+    @cached_property
+    def true_triplets(self) -> Floats:
+        """[client, 3]: CI, AI, SC of the true matrices."""
+        return np.asarray(triplet(self.counts), dtype=np.float64)
+
+    @cached_property
+    def estimated_triplets(self) -> Floats | None:
+        """[client, 3], NaN where a client was never estimated; None where nothing can be compared with the truth."""
+        if not self.triplets.get("triplets") or "evaluation_only" not in self.triplets:
+            return None
+        estimated = np.full((len(self.counts), 3), np.nan)
+        for client, values in self.triplets["triplets"].items():
+            estimated[int(client)] = values
+        return estimated
+
+    def save(self, path: Path) -> None:
+        """Write the run directory; the result last, so that one that is interrupted does not look finished."""
+        with files.writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+        files.write(path / "config.toml", to_toml(self.config).encode())
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in self.rounds)
+        files.write(path / "rounds.jsonl", lines.encode())
+        for name in ("environment", "federation", "triplets", "result"):
+            if content := getattr(self, name):
+                files.write(path / f"{name}.json", json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def read(path: Path) -> Run:
+    """The finished run in a directory."""
+    config, result = read_config(path), read_json(path / "result.json")
+    if result is None:
+        raise UserError(f"The run in {path} is not finished: go on with 'feddiverse run --resume {path}'.")
+    others = [read_json(path / f"{name}.json") or {} for name in ("federation", "triplets", "environment")]
+    return checked(Run(path.name, config, result, others[0], read_records(path), others[1], others[2]), str(path))
+
+
+def checked(run: Run, where: str) -> Run:
+    """The run, if all that tables and figures rest on is there; else damage is told with the place it is in."""
+    try:
+        if run.result["rounds"] != run.rounds[-1]["round"]:
+            raise ValueError(f"{run.result['rounds']} rounds are promised, {run.rounds[-1]['round']} are there")
+        if run.result["worst_group_accuracy"] is None:
+            raise UserError(f"The run in {where} had no test samples: there is no accuracy to report.")
+        _ = (run.worst_group_accuracy, run.result["groups"], run.curve[0][-1], run.selection, run.true_triplets,
+             run.estimated_triplets, run.group_names)  # fmt: skip
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__} {error}"
+        raise UserError(f"The run in {where} is damaged ({what}); delete it and run it again.") from error
+    return run
+
+
+def find(folder: Path) -> Iterator[Path]:
+    """Directories of finished runs in `folder`: itself, or up to two levels below."""
+    for pattern in ("result.json", "*/result.json", "*/*/result.json"):
+        yield from sorted(found.parent for found in folder.glob(pattern) if (found.parent / "config.toml").exists())

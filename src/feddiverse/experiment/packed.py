@@ -1,0 +1,178 @@
+"""A study in one small file, `study.jsonl`: what its tables and its report need, and other studies can take over.
+
+The first line is what all runs share: the study, settings, federations, environments. Then comes a line a run: its own
+settings, its result, its rounds as columns. Rounds between two evaluations are joined to the later one: seconds and
+traffic add up, choices are kept round by round. What was measured, not counted, keeps six digits. No weights.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feddiverse.errors import UserError
+from feddiverse.experiment.config import from_mapping
+from feddiverse.experiment.finished import Run, checked
+from feddiverse.experiment.records import COUNTED, summary, traffic_of
+from feddiverse.heterogeneity import triplet
+from feddiverse.server.groups import accuracies
+
+NAME = "study.jsonl"
+FORMAT = "feddiverse study 1"
+Plain = dict[str, Any]
+
+
+def find(path: Path) -> list[Path]:
+    """The file itself, the one in a folder, or those in the folders of a folder."""
+    return [path] if path.is_file() else sorted(path.glob(NAME)) or sorted(path.glob(f"*/{NAME}"))
+
+
+def pack(study: Mapping[str, Any], runs: Iterable[Run]) -> str:
+    """The file's text. `study`: what `study.json` says; empty for runs of no study."""
+    runs = list(runs)
+    settings = [run.config.plain() for run in runs]
+    first = settings[0] if settings else {}
+    shared = {key: value for key, value in first.items() if all(each.get(key) == value for each in settings)}
+    federations = _different(run.federation for run in runs)
+    environments = _different(run.environment for run in runs)
+    about = {key: value for key, value in study.items() if key not in ("runs", "published", "published_in")}
+    if study:
+        about["runs"] = [{key: entry[key] for key in ("name", "row", "column", "seed")} for entry in study["runs"]]
+    head = {"study": about, "config": shared, "federations": federations, "environments": environments}
+    lines: list[Plain] = [{"format": FORMAT, **head}]
+    for run, own in zip(runs, settings, strict=True):
+        result = {key: run.result[key] for key in ("seconds", "theta_sha256", "stopped") if key in run.result}
+        compared = {key: v for key, v in run.triplets.get("evaluation_only", {}).items() if key != "truth"}
+        lines.append(
+            {
+                "name": run.name,
+                "config": {key: value for key, value in own.items() if key not in shared},
+                "federation": federations.index(run.federation),
+                "environment": environments.index(run.environment),
+                "result": _short(result),
+                "triplets": _short({**run.triplets, "evaluation_only": compared} if compared else run.triplets),
+                "rounds": _short(_columns(run)),
+            }
+        )
+    return "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
+
+
+def unpack(path: Path) -> tuple[Plain, list[Run]]:
+    """What `study.json` said (empty: no study), and the finished runs."""
+    number = 0
+    try:
+        with path.open(encoding="utf-8") as stream:
+            head = json.loads(next(stream, "{}"))
+            if head.get("format") != FORMAT:
+                raise UserError(f"{path} is not a study that this version of feddiverse packed.")
+            found = []
+            for number, line in enumerate(stream, start=2):  # noqa: B007
+                found.append(_run(head, json.loads(line), path))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        what = f"{type(error).__name__} {error}"
+        raise UserError(f"{path}, line {number or 1}, is damaged ({what}); take a good copy of the file.") from error
+    return head["study"], found
+
+
+def _run(head: Plain, line: Plain, path: Path) -> Run:
+    federation = head["federations"][line["federation"]]
+    config = from_mapping({**head["config"], **line["config"]}, str(path))
+    counts, rounds = np.asarray(federation["counts"], np.int64), _records(line["rounds"], len(federation["counts"]))
+    result = line["result"]
+    result |= summary(rounds, counts, config, result["seconds"], result["theta_sha256"])
+    found = line["triplets"]
+    if "evaluation_only" in found:
+        ids = [int(k) for k in found["triplets"]]
+        found["evaluation_only"]["truth"] = dict(zip(map(str, ids), triplet(counts[ids]).tolist(), strict=True))
+    environment = head["environments"][line["environment"]]
+    return checked(Run(line["name"], config, result, federation, rounds, found, environment), f"{path}: {line['name']}")
+
+
+def _columns(run: Run) -> Plain:
+    """The rounds, joined, key by key. Who was chosen is null where it was everyone; accuracies are in the counts."""
+    records = joined(run.rounds)
+    everyone = list(range(len(run.counts)))
+    kinds = sorted({kind for record in records for kind in record["traffic"]})
+    zero = dict.fromkeys(COUNTED, 0)
+    tested: list[Plain] = next((record["groups"] for record in records if record["groups"]), [])
+    return {
+        **{key: [r[key] for r in records] for key in ("round", "train_loss", "seconds", "selection_seconds")},
+        **{key: [r.get(key, []) for r in records] for key in ("failed", "warnings")},
+        "pretraining": sum(r["phase"] == "pretraining" for r in records),
+        "choices": [[None if ids == everyone else ids for ids in r["choices"]] for r in records],
+        "groups": [[g["class"], g["attribute"], g["count"]] for g in tested],
+        "correct": [r["groups"] and [g["correct"] for g in r["groups"]] for r in records],
+        "traffic": {k: {c: [r["traffic"].get(k, zero)[c] for r in records] for c in COUNTED} for k in kinds},
+    }
+
+
+def _records(columns: Plain, num_clients: int) -> list[Plain]:
+    """The records that `_columns` was made of."""
+    records = []
+    for i, number in enumerate(columns["round"]):
+        choices = [list(range(num_clients)) if ids is None else ids for ids in columns["choices"][i]]
+        traffic = {kind: {c: rows[c][i] for c in COUNTED} for kind, rows in columns["traffic"].items()}
+        traffic = {kind: row for kind, row in traffic.items() if row["messages"] or kind == "train"}
+        record = {
+            "round": number,
+            "phase": "pretraining" if i < columns["pretraining"] else "selected",
+            "selected": choices[-1],
+            "choices": choices,
+            **{key: columns[key][i] for key in ("failed", "warnings", "train_loss")},
+            "accuracy": None,
+            "worst_group_accuracy": None,
+            "groups": None,
+            **{key: columns[key][i] for key in ("seconds", "selection_seconds")},
+            **{way: sum(row[way] for row in traffic.values()) for way in ("bytes_down", "bytes_up")},
+            "traffic": traffic,
+        }
+        if columns["correct"][i]:
+            y, a, count = np.array(columns["groups"]).T
+            table = np.zeros((2, y.max() + 1, a.max() + 1), np.int64)
+            table[:, y, a] = columns["correct"][i], count
+            record |= vars(accuracies(table))
+        records.append(record)
+    return records
+
+
+def joined(records: list[Plain]) -> list[Plain]:
+    """The first and last rounds of each phase and those that were evaluated; others are added to the next of these."""
+    phases = [None, *(record["phase"] for record in records), None]
+    kept, waiting = [], []
+    for i, record in enumerate(records):
+        waiting.append(record)
+        if record["accuracy"] is not None or not phases[i] == phases[i + 1] == phases[i + 2]:
+            kept.append(_sum(waiting))
+            waiting = []
+    return kept
+
+
+def _sum(records: list[Plain]) -> Plain:
+    return {
+        **records[-1],
+        "choices": [ids for record in records for ids in record.get("choices", [record["selected"]])],
+        **{key: [each for record in records for each in record.get(key, [])] for key in ("failed", "warnings")},
+        **{key: sum(record[key] for record in records) for key in ("seconds", "selection_seconds")},
+        "traffic": traffic_of(records),
+    }
+
+
+def _different(values: Iterable[Plain]) -> list[Plain]:
+    found: list[Plain] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return found
+
+
+def _short(value: Any) -> Any:
+    """Fractions with six digits, wherever they are."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _short(each) for key, each in value.items()}
+    return [_short(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""The models' layers for one CPU thread: in C (`native`), by PyTorch (`nhwc`), and the models made of them (`fast`)."""

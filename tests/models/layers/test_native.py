@@ -1,0 +1,186 @@
+"""The layers in C against PyTorch's in double precision: outputs and every gradient."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from feddiverse.models import ModelSpec, build
+from feddiverse.models.cnn import CNN
+from feddiverse.models.layers import library, native
+from feddiverse.models.layers.fast import FastCNN, FastMobileNetV2
+from feddiverse.models.layers.tape import Tape
+from feddiverse.models.mobilenet import InvertedResidual, MobileNetV2
+
+in_c = pytest.mark.skipif(library.C is None, reason="no C compiler was here when the package was installed")
+
+maps = st.builds(
+    lambda n, height, width, channels, seed: torch.randn(
+        n, height, width, channels, generator=torch.Generator().manual_seed(seed)
+    ),
+    st.integers(1, 3),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.sampled_from([3, 8, 12, 24]),
+    st.integers(0, 2**31 - 1),
+)
+
+
+def check(ours: Tensor, theirs: Tensor) -> None:
+    """Equal within single precision's rounding of sums of up to some hundred terms."""
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+
+
+def assume_away_from(ends: tuple[float, float], y: Tensor) -> None:
+    """Where a number is as near to an end of its range as single precision errs, it may be cut off in one precision and
+    not in the other, and its gradient be there or not: no example for this test."""
+    assume(all((y.detach() - end).abs().min() > 1e-5 for end in ends))
+
+
+def compare(layer: Callable, module: nn.Module, reference: Callable, x: Tensor) -> None:
+    """`layer` in single precision and `reference(x, *parameters)` in double: outputs, then every gradient."""
+    tape = Tape(wants_input=True)
+    y = layer(x.clone(), module, tape)
+    their_x = x.double().permute(0, 3, 1, 2).requires_grad_()
+    their_parameters = [p.detach().double().requires_grad_() for p in module.parameters()]
+    their_y = reference(their_x, *their_parameters)
+    check(y, their_y.detach().permute(0, 2, 3, 1))
+
+    dy = torch.randn_like(y)
+    their_y.backward(dy.double().permute(0, 3, 1, 2))
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)  # gradients are added to what is there
+    check(tape.rewind(dy.clone()), their_x.grad.permute(0, 2, 3, 1))
+    for ours, theirs in zip(module.parameters(), their_parameters, strict=True):
+        check(ours.grad - 1, theirs.grad)
+    check(layer(x.clone(), module, None), their_y.detach().permute(0, 2, 3, 1))
+
+
+@in_c
+@given(maps, st.sampled_from([1, 2, 3]))
+@settings(max_examples=60)
+def test_depthwise(x, stride):
+    channels = x.shape[3]
+    conv = nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False)
+    compare(native.depthwise, conv, lambda x, w: functional.conv2d(x, w, None, stride, 1, 1, channels), x)
+
+
+@in_c
+@given(maps, st.sampled_from([1, 2, 3]))
+@settings(max_examples=60)
+def test_convolution(x, stride):
+    conv = nn.Conv2d(x.shape[3], 5, 3, stride, 1, bias=False)
+    compare(native.convolution, conv, lambda x, w: functional.conv2d(x, w, None, stride, 1), x)
+
+
+@in_c
+@given(maps, st.booleans(), st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 0.7)]))
+@settings(max_examples=60)
+def test_group_norm(x, one_group, ends):
+    groups = 1 if one_group else math.gcd(x.shape[3], 4)
+    norm = nn.GroupNorm(groups, x.shape[3], eps=0.1)  # a group of one number has no deviation of its own
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+
+    def reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = functional.group_norm(x, groups, weight, bias, norm.eps)
+        assume_away_from(ends, y)
+        return y.clamp(*ends)
+
+    compare(lambda x, norm, tape: native.group_norm(x, norm, tape, *ends), norm, reference, x)
+
+
+@in_c
+@pytest.mark.skipif(library.sgemm() is None, reason="this build of PyTorch hides its product of matrices")
+@given(
+    st.integers(1, 5),
+    st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    st.sampled_from([(16, 16, 1), (16, 24, 1), (16, 24, 2), (24, 24, 2)]),  # inputs, outputs, stride
+    st.booleans(),
+    st.sampled_from([1, 3_000, 100_000]),  # one picture at a time, several, all
+    st.integers(0, 2**31 - 1),
+)
+@settings(max_examples=60)
+def test_inverted_residual(n, sides, sizes, drops, floats_together, seed):
+    inputs, outputs, stride = sizes
+    torch.manual_seed(seed)
+    block = InvertedResidual(inputs, outputs, stride=stride, expansion=6, drop=0.5 if drops else 0.0)
+    for norm in (module for module in block.modules() if isinstance(module, nn.GroupNorm)):
+        norm.eps = 0.1  # two numbers may lie as close as they like
+    for parameter in block.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    survivors = 2 * torch.randint(2, (n,)).float() if drops and block.is_residual else None
+    block.survivors = lambda x: survivors if survivors is None else survivors.to(x.dtype)
+    for part in block.branch:
+        if len(part) == 3:  # ReLU6 follows on its GroupNorm
+            part[1].register_forward_hook(lambda module, x, y: assume_away_from((0.0, 6.0), y))
+    names = [name for name, _ in block.named_parameters()]
+
+    def reference(x: Tensor, *parameters: Tensor) -> Tensor:
+        return functional_call(block, dict(zip(names, parameters, strict=True)), x)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "FLOATS_TOGETHER", floats_together)
+        compare(native.inverted_residual, block, reference, torch.randn(n, *sides, inputs))
+
+
+@in_c
+def test_group_norm_of_equal_numbers_far_from_zero_is_finite():
+    """E[x²] − E[x]² may come out below zero."""
+    y = native.group_norm(torch.full((1, 5, 5, 8), 1234.567), nn.GroupNorm(2, 8, eps=1e-6), None)
+    assert torch.isfinite(y).all()
+
+
+@in_c
+def test_nan_goes_through():
+    """A client whose loss is no number has to notice."""
+    x = torch.full((1, 2, 2, 8), math.nan)
+    assert native.group_norm(x, nn.GroupNorm(2, 8), None, 0.0, 6.0).isnan().all()
+
+
+@pytest.mark.parametrize("side", [28, 33, 61])
+def test_the_small_cnn_is_the_plain_one(side):
+    torch.manual_seed(0)
+    plain, fast = CNN(3), FastCNN(3)
+    fast.load_state_dict(plain.state_dict())
+    x, y = torch.randn(6, 3, side, side), torch.tensor([0, 1, 2, 0, 1, 2])
+    for model in (plain, fast):
+        functional.cross_entropy(model(x), y).backward()
+    torch.testing.assert_close(fast(x), plain(x), rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(fast.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5)
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(x), plain(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("missing", [{"C": None}, {"sgemm": lambda: None}], ids=["C", "sgemm"])
+@pytest.mark.parametrize(("plain", "fast"), [(CNN, FastCNN), (MobileNetV2, FastMobileNetV2)])
+def test_without_the_libraries_pytorchs_operations_do_it(plain, fast, missing, monkeypatch):
+    for name, value in missing.items():
+        monkeypatch.setattr(library, name, value)
+    torch.manual_seed(0)
+    plain, fast = plain(2), fast(2)
+    fast.load_state_dict(plain.state_dict())
+    x, y = torch.randn(4, 3, 28, 28), torch.tensor([0, 1, 0, 1])
+    for model in (plain, fast):
+        torch.manual_seed(1)  # the same dropout and stochastic depth
+        functional.cross_entropy(model.train()(x), y).backward()
+    torch.testing.assert_close(fast.eval()(x), plain.eval()(x), rtol=1e-3, atol=1e-4)
+    ours, theirs = (torch.cat([p.grad.flatten() for p in m.parameters()]) for m in (fast, plain))
+    assert (ours - theirs).norm() < 0.01 * theirs.norm()  # a ReLU6 may fall on the other side of its corner
+
+
+@pytest.mark.parametrize(
+    ("name", "fast", "plain"), [("cnn", FastCNN, CNN), ("mobilenet", FastMobileNetV2, MobileNetV2)]
+)
+def test_the_spec_chooses(name, fast, plain):
+    spec = ModelSpec(name, 2, (3, 28, 28), (0.5,) * 3, (0.5,) * 3)
+    assert type(build(spec).module) is fast
+    assert type(build(replace(spec, fast=False)).module) is plain
