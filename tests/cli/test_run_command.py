@@ -96,7 +96,12 @@ def test_json_and_nothing_else_on_stdout(
         (["--config", "no.toml"], "Cannot read the config file no.toml: No such file or directory."),
         (["--resume", "nowhere"], "There is no run in nowhere: it has no config.toml."),
         (["--federation", "nowhere"], "There is no federation 'nowhere'."),
-        (["--federation", "table:nowhere.csv"], "nowhere.csv cannot be read as a CSV table"),
+        (["--federation", "table:nowhere.csv"], "There is no file nowhere.csv."),
+        (["--federation", "nowhere.csv"], "There is no file nowhere.csv."),
+        (["--federation", "clients.csv", "--client", "site"], "clients.csv has no column 'site'"),
+        (["--federation", "clients.csv", "--features", "image"], "line 2: image is 'a.png', which is not a number"),
+        (["--federation", "clients.csv", "--features", "x,y"], "clients.csv has no column 'x'"),
+        (["--label", "y"], "'columns' and 'features' are about a table, but the federation is digits-gsc."),
         (["--federation", "gsc:table:columns.csv"], "columns.csv has no column 'image'"),
         (["--federation", "table:clients.csv"], "clients.csv has no column 'client'"),
         (["--federation", "gsc:cmnist", "--selector", "nobody"], "nobody"),
@@ -133,7 +138,7 @@ def test_mistakes_are_told_in_a_sentence(
 def test_resume_takes_the_config_from_the_directory_and_refuses_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: list[dict[str, Any]]
 ) -> None:
-    (tmp_path / "config.toml").write_text("rounds = 5\nseed = 3\n")
+    (tmp_path / "config.toml").write_text('federation = "digits-gsc"\nrounds = 5\nseed = 3\n')
     assert feddiverse(monkeypatch, "--resume", tmp_path, "--rounds", 5) == 0
     assert calls[0]["config"].seed == 3
     assert calls[0]["out"] == tmp_path

@@ -57,7 +57,9 @@ def measure(
     client: str = table.CLIENT,
     label: str = table.LABEL,
     attribute: str = table.ATTRIBUTE,
+    image: str = table.IMAGE,
     split: str = table.SPLIT,
+    features: str = table.FEATURES,
     count: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column that says how many samples a row is."),
     seed: int = typer.Option(0, min=0, help="For splits made at random."),
     json: bool = typer.Option(False, "--json", help="Print JSON for programs."),
@@ -76,7 +78,10 @@ def measure(
         )
     if plot is not None:
         _check_plot(plot)
-    columns = {"client": client, "label": label, "attribute": attribute, "split": split, "count": count}
+    columns = {
+        "client": client, "label": label, "attribute": attribute, "image": image, "split": split,
+        "features": features, "count": count,
+    }  # fmt: skip
     columns = {option: name for option, name in columns.items() if name}
     with err.status("Measuring…"):
         measured = [_measure(name, columns, seed) for name in (PAPER if all_seven else [target])]
@@ -109,9 +114,9 @@ def _measure(name: str, columns: dict[str, str], seed: int) -> Measured:
     if is_csv:
         from feddiverse.data.table import Columns, path_of, tally
 
-        count = columns.pop("count", None)
-        names: dict[str, Any] = dict(columns)
-        found = tally(path_of(target if target.startswith("table:") else f"table:{target}"), Columns(**names), count)
+        named = ",".join(f"{key}={column}" for key, column in columns.items() if key not in ("features", "count"))
+        path = path_of(target if target.startswith("table:") else f"table:{target}")
+        found = tally(path, Columns.of(named, columns.get("features", "")), columns.get("count"))
         counts, clients, has_attributes = found.counts, found.clients, bool(found.attributes)
     else:
         split = split_of(target, seed)

@@ -7,8 +7,8 @@
 import csv
 import os
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +55,11 @@ class Columns:
 
 @dataclass(frozen=True)
 class Table:
-    """The used rows of a table. `a` is None where no training row has an attribute; `clients` where none is named."""
+    """The used rows of a table.
+
+    `attributes_known`: of training rows; `attribute_names` is empty where test rows have none either (and `a` is 0).
+    `clients` is None where the table has no such column.
+    """
 
     path: Path
     columns: Columns
@@ -145,50 +149,59 @@ def _source(table: Table, image_size: int | None) -> Source:
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Row:
+    line: int
+    part: str  # train or test
+    values: dict[str, str]
+
+
 def read_table(path: Path, seed: int, columns: Columns | None = None) -> Table:
     """Read and check the CSV. Picture paths are relative to it; no split column: a tenth of each group is held out."""
-    columns = columns or Columns()
-    rows: list[dict[str, str]] = []
-    lines: dict[str, int] = {}  # of each picture
-    header: list[str] = []
-    for line, header, row in _rows(path):
-        if not rows and not lines:
-            columns = _check_header(path, header, columns)
-        part = row.get(columns.split, "") or TRAIN
-        if columns.split in header and part not in (TRAIN, TEST, *UNUSED):
-            raise UserError(f"{path}, line {line}: {columns.split} is '{part}', but must be train, test or val.")
+    header, lines = _open(path)
+    columns = _check_header(path, header, columns or Columns(), needs_samples=True)
+    rows: list[_Row] = []
+    first_lines: dict[str, int] = {}  # of each picture
+    for line, values in lines:
+        part = _part(path, line, values, columns)
         if part in UNUSED:
             continue
         needed = [*(columns.features or (columns.image,)), columns.label]
         if columns.client in header and part == TRAIN:
             needed.append(columns.client)
-        if empty := [column for column in needed if not row[column]]:
-            raise UserError(f"{path}, line {line}: {empty[0]} is empty.")
+        _refuse_empty(path, line, values, needed)
         if not columns.features:
             # A picture listed twice could be both trained and tested on, or be with two clients.
-            first = lines.setdefault(os.path.abspath(path.parent / row[columns.image]), line)
+            image = values[columns.image]
+            first = first_lines.setdefault(os.path.abspath(path.parent / image), line)
             if first != line:
                 raise UserError(
-                    f"{path} lists the picture {row[columns.image]} twice, in lines {first} and {line}: keep one of"
-                    " them."
+                    f"{path} lists the picture {image} twice, in lines {first} and {line}: keep one of them."
                 )
-        rows.append({**row, "": part, "line": str(line)})
+        rows.append(_Row(line, part, values))
     if not rows:
         raise UserError(f"{path} holds no samples: it needs a row for each.")
     return _table(path, columns, header, rows, seed)
 
 
-def _table(path: Path, columns: Columns, header: list[str], rows: list[dict[str, str]], seed: int) -> Table:
-    class_names, y = encode(np.array([row[columns.label] for row in rows]))
-    attributes_known, attribute_names, a = _attributes(path, columns, header, rows)
-    is_test = np.array([row[""] == TEST for row in rows]) if columns.split in header else hold_out(y, a, seed)
+def _table(path: Path, columns: Columns, header: list[str], rows: list[_Row], seed: int) -> Table:
+    class_names, y = encode(np.array([row.values[columns.label] for row in rows]))
+    attributes_known, attribute_names, a = _attributes(path, columns, rows) if columns.attribute in header else (
+        False, (), np.zeros(len(rows), np.int64)
+    )  # fmt: skip
+    has_parts = columns.split in header
+    is_test = np.array([row.part == TEST for row in rows]) if has_parts else hold_out(y, a, seed)
     if is_test.all() or not is_test.any():
-        raise UserError(
-            f"{path} must list samples to train on and to test on: fill the column '{columns.split}' with both."
+        advice = (
+            f"fill the column '{columns.split}' with both"
+            if has_parts
+            else "without a column of train and test a tenth of each group is held out, so list more samples"
         )
-    unseen = set(y[is_test].tolist()) - set(y[~is_test].tolist())
-    if unseen:
-        raise UserError(f"{path} has the class '{class_names[min(unseen)]}' among its test rows only.")
+        raise UserError(f"{path} must list samples to train on and to test on: {advice}.")
+    if unseen := set(y[is_test].tolist()) - set(y[~is_test].tolist()):
+        raise UserError(
+            f"{path} has the class '{class_names[min(unseen)]}' among its test rows only: no client could learn it."
+        )
     return Table(
         path,
         columns,
@@ -198,83 +211,117 @@ def _table(path: Path, columns: Columns, header: list[str], rows: list[dict[str,
         a,
         attributes_known,
         is_test,
-        [row[columns.client] for row in rows] if columns.client in header else None,
-        [] if columns.features else [row[columns.image] for row in rows],
+        [row.values[columns.client] for row in rows] if columns.client in header else None,
+        [] if columns.features else [row.values[columns.image] for row in rows],
         _numbers(path, columns.features, rows) if columns.features else None,
     )
 
 
-def _attributes(
-    path: Path, columns: Columns, header: list[str], rows: list[dict[str, str]]
-) -> tuple[bool, tuple[str, ...], Ids]:
-    """Whether training rows have attributes, what the values are called, and that of each row (0 where unknown)."""
-    nothing = np.zeros(len(rows), np.int64)
-    if columns.attribute not in header:
-        return False, (), nothing
-    filled = np.array([bool(row[columns.attribute]) for row in rows])
-    is_train = np.array([row[""] == TRAIN for row in rows])
-    if not filled.any():
-        return False, (), nothing
-    for of_part, part in ((is_train, "training"), (~is_train, "test")):
-        if filled[of_part].any() and not filled[of_part].all():
-            line = rows[int(np.flatnonzero(of_part & ~filled)[0])]["line"]
-            raise UserError(
-                f"{path}, line {line}: {columns.attribute} is empty, while other {part} rows have one: fill it, or"
-                " empty the column."
-            )
-    if filled[is_train].any() and not filled.all():
-        line = rows[int(np.flatnonzero(~filled)[0])]["line"]
-        raise UserError(f"{path}, line {line}: {columns.attribute} is empty, while training rows have one: fill it.")
-    names, places = encode(np.array([row[columns.attribute] for row, there in zip(rows, filled, strict=True) if there]))
-    nothing[filled] = places
-    return bool(filled[is_train].any()), names, nothing
+def _attributes(path: Path, columns: Columns, rows: list[_Row]) -> tuple[bool, tuple[str, ...], Ids]:
+    """Whether training rows have attributes, what the values are called, and that of each row (0 where unknown).
+
+    Test rows alone may have them. A column with one value for all says no more than none.
+    """
+    values = [row.values[columns.attribute] for row in rows]
+    filled = np.array([bool(value) for value in values])
+    is_train = np.array([row.part == TRAIN for row in rows])
+    a = np.zeros(len(rows), np.int64)
+    known_in_training = bool(filled[is_train].any())
+    must_have = np.ones(len(rows), np.bool_) if known_in_training else ~is_train & bool(filled.any())
+    if (lacking := np.flatnonzero(must_have & ~filled)).size:
+        raise UserError(
+            f"{path}, line {rows[int(lacking[0])].line}: {columns.attribute} is empty, while other rows have one: fill"
+            " it for every training and test row, for test rows only, or for none."
+        )
+    if len(set(filter(None, values))) < 2:
+        return False, (), a
+    names, a[filled] = encode(np.array([value for value in values if value]))
+    return known_in_training, names, a
 
 
-def _numbers(path: Path, features: tuple[str, ...], rows: list[dict[str, str]]) -> NDArray[np.float32]:
-    values = np.empty((len(rows), len(features)), np.float32)
+def _numbers(path: Path, features: tuple[str, ...], rows: list[_Row]) -> NDArray[np.float32]:
+    numbers = np.empty((len(rows), len(features)), np.float32)
     for place, row in enumerate(rows):
         for column, name in enumerate(features):
-            try:
-                number = float(row[name])
-            except ValueError:
-                number = float("nan")
-            if not np.isfinite(number):
-                raise UserError(f"{path}, line {row['line']}: {name} is '{row[name]}', which is not a number.")
-            values[place, column] = number
-    return values
+            numbers[place, column] = _number(row.values[name])
+            if not np.isfinite(numbers[place, column]):
+                raise UserError(f"{path}, line {row.line}: {name} is '{row.values[name]}', which is not a number.")
+    return numbers
 
 
-def _check_header(path: Path, header: list[str], columns: Columns) -> Columns:
-    """The columns as this table has them; what is needed and not there is told by name."""
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _part(path: Path, line: int, values: dict[str, str], columns: Columns) -> str:
+    part = values.get(columns.split, TRAIN)
+    if part not in (TRAIN, TEST, *UNUSED):
+        raise UserError(f"{path}, line {line}: {columns.split} is '{part}', but must be train, test or val.")
+    return part
+
+
+def _refuse_empty(path: Path, line: int, values: dict[str, str], needed: Iterable[str]) -> None:
+    if empty := next((column for column in needed if not values[column]), None):
+        raise UserError(f"{path}, line {line}: {empty} is empty.")
+
+
+def _check_header(path: Path, header: list[str], columns: Columns, *, needs_samples: bool) -> Columns:
+    """The columns as this table has them. One that is needed, or was named by the user, must be there, once."""
     if columns.label == "class" and "class" not in header and "label" in header:
-        columns = Columns(columns.image, "label", columns.client, columns.attribute, columns.split, columns.features)
-    for name in [*(columns.features or (columns.image,)), columns.label]:
+        columns = replace(columns, label="label")
+    usual = Columns()
+    named = {"--label": columns.label}
+    if needs_samples and not columns.features:
+        named["--image"] = columns.image
+    named |= {
+        f"--{key}": getattr(columns, key)
+        for key in ("client", "attribute", "split")
+        if getattr(columns, key) in header or getattr(columns, key) != getattr(usual, key)
+    }
+    wanted = [*named.items(), *(("--features", name) for name in columns.features)]
+    for option, name in wanted:
         if name not in header:
-            option = {columns.image: "--image", columns.label: "--label"}.get(name, "--features")
             raise UserError(
                 f"{path} has no column '{name}': it has {', '.join(header)[:300]}; name yours with {option}."
             )
+        if header.count(name) > 1:
+            raise UserError(f"{path} has two columns '{name}': give one of them another name.")
+    for place, (option, name) in enumerate(wanted):
+        if other := next((before for before, same in wanted[:place] if same == name), None):
+            raise UserError(f"{path}: the column '{name}' cannot be both {other} and {option}.")
     return columns
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str], dict[str, str]]]:
-    """Line number, header and values of each row, stripped: a space after a comma makes no further class."""
+def _open(path: Path) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """The header; and line number and values of each row, stripped: a space after a comma makes no further class."""
+    lines = _lines(path)
+    _, header = next(lines, (0, []))
+    if not any(header):
+        raise UserError(f"{path} is empty: it needs a header that names its columns.")
+    return header, _rows(path, header, lines)
+
+
+def _rows(
+    path: Path, header: list[str], lines: Iterator[tuple[int, list[str]]]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    for line, values in lines:
+        if len(values) != len(header):
+            raise UserError(f"{path}, line {line}, has {len(values)} values where the header has {len(header)}.")
+        yield line, dict(zip(header, values, strict=True))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             first = stream.readline()
             stream.seek(0)
             rows = csv.reader(stream, delimiter=max(",;\t", key=first.count), strict=True)
-            header = [name.strip() for name in next(rows, [])]
-            if not any(header):
-                raise UserError(f"{path} is empty: it needs a header that names its columns.")
             for row in rows:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise UserError(
-                        f"{path}, line {rows.line_num}, has {len(row)} values where the header has {len(header)}."
-                    )
-                yield rows.line_num, header, dict(zip(header, map(str.strip, row), strict=True))
+                if row or rows.line_num == 1:
+                    yield rows.line_num, list(map(str.strip, row))
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except OSError as error:
@@ -287,7 +334,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str], dict[str, str]]]:
 class Tally:
     """Counts `[client, class, attribute]` of training rows, and the names of what they count.
 
-    Clients are in order of appearance. Without attributes there is one column for all, and no name.
+    Clients are in order of appearance. Without attributes `attributes` is empty, and `counts` has one column for all.
     """
 
     counts: Counts
@@ -298,23 +345,34 @@ class Tally:
 
 def tally(path: Path, columns: Columns | None = None, count: str | None = None) -> Tally:
     """Count a table's training rows by client, class and attribute, or add up its column `count`. Needs no pictures."""
-    columns = columns or Columns()
+    header, lines = _open(path)
+    columns = _check_header(path, header, columns or Columns(), needs_samples=False)
+    for option, name in (("--client", columns.client), ("--count", count)):
+        if name is not None and name not in header:
+            raise UserError(
+                f"{path} has no column '{name}': it has {', '.join(header)[:300]}; name yours with {option}."
+            )
     cells: Counter[tuple[str, str, str]] = Counter()
-    keys: tuple[str, ...] = ()
-    for line, header, row in _rows(path):
-        if not keys:
-            keys = _keys(path, header, columns, count)
-        if row.get(columns.split, TRAIN) in (TEST, *UNUSED):
+    some: tuple[int, bool] | None = None  # the first training row, and whether it has an attribute
+    for line, values in lines:
+        if _part(path, line, values, columns) != TRAIN:
             continue
-        values = tuple(row[key] for key in keys)
-        if "" in values:
-            raise UserError(f"{path}, line {line}: {keys[values.index('')]} is empty.")
-        client, label, attribute = (*values, "") if len(values) == 2 else values
-        cells[client, label, attribute] += 1 if count is None else _whole(row[count], f"line {line} of {path}")
+        _refuse_empty(path, line, values, (columns.client, columns.label))
+        attribute = values.get(columns.attribute, "")
+        some = some or (line, bool(attribute))
+        if bool(attribute) != some[1]:
+            empty, other = (some[0], line) if attribute else (line, some[0])
+            raise UserError(f"{path}, line {empty}: {columns.attribute} is empty, while line {other} has one.")
+        key = values[columns.client], values[columns.label], attribute
+        cells[key] += 1 if count is None else _whole(values[count], f"line {line} of {path}")
     if not cells:
         raise UserError(f"{path} has a header but no training rows: nothing to measure.")
     if cells.total() > MAX_COUNT:
         raise UserError(f"The counts of {path} add up to {cells.total()}: at most {MAX_COUNT} samples can be measured.")
+    return _tally(path, cells)
+
+
+def _tally(path: Path, cells: Counter[tuple[str, str, str]]) -> Tally:
     clients = list(dict.fromkeys(key[0] for key in cells))
     classes, attributes = (list(encode(np.array(sorted({key[axis] for key in cells})))[0]) for axis in (1, 2))
     shape = len(clients), len(classes), len(attributes)
@@ -327,28 +385,12 @@ def tally(path: Path, columns: Columns | None = None, count: str | None = None) 
     positions = [{name: i for i, name in enumerate(names)} for names in (clients, classes, attributes)]
     for key, total in cells.items():
         counts[tuple(position[name] for position, name in zip(positions, key, strict=True))] = total
-    return Tally(counts, clients, classes, [name for name in attributes if name])
-
-
-def _keys(path: Path, header: list[str], columns: Columns, count: str | None) -> tuple[str, ...]:
-    label = "label" if columns.label == "class" and "class" not in header else columns.label
-    needed = [columns.client, label, *([] if count is None else [count])]
-    options = dict(zip(needed, ("--client", "--label", "--count"), strict=False))
-    if absent := [name for name in needed if name not in header]:
-        raise UserError(
-            f"{path} has no column '{absent[0]}': it has {', '.join(header)[:300]}; name yours with"
-            f" {options[absent[0]]}."
-        )
-    if columns.attribute != "attribute" and columns.attribute not in header:
-        raise UserError(f"{path} has no column '{columns.attribute}': it has {', '.join(header)[:300]}.")
-    return (columns.client, label, *([columns.attribute] if columns.attribute in header else []))
+    # One value for all says no more than none.
+    return Tally(counts, clients, classes, attributes if len(attributes) > 1 else [])
 
 
 def _whole(text: str, where: str) -> int:
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
+    number = _number(text)
     if number < 0:
         raise UserError(f"The count {text} in {where} is negative.")
     if not number.is_integer() or number > MAX_COUNT:
