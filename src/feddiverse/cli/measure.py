@@ -97,7 +97,8 @@ def measure(
             from feddiverse.report.federation import draw
 
             names = None if all_seven else [str(client) for client in measured[0].clients]
-            draw({m.name: (m.counts, m.metrics) for m in measured}, plot, names)
+            known = measured[0].has_attributes
+            draw({m.name: (m.counts, m.metrics) for m in measured}, plot, names, attributes_known=known)
 
 
 def _measure(name: str, columns: dict[str, str], seed: int) -> Measured:

@@ -66,6 +66,16 @@ class Opened:
 
         return initial_theta(self.spec, self.config.seed, self.weights)
 
+    @property
+    def assumption(self) -> str:
+        """What estimators take for granted where nobody knows the attributes; empty where they are known."""
+        if self.federation.attributes_known:
+            return ""
+        return (
+            f"The attributes of {self.federation.name} are unknown: estimators assume"
+            f" {self.settings['num_attributes']} values (another number: num_attributes)."
+        )
+
     def selector(self) -> Selector:
         made: Selector = self._part("selector")
         return made
@@ -103,6 +113,7 @@ class Opened:
             evaluate_every=config.evaluate_every,
             pretraining_rounds=config.pretraining_rounds,
             pretraining=FedAvg(config.weighting),
+            test_attributes_known=self.federation.test_attributes_known,
         )
 
 
@@ -122,6 +133,11 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
         raise UserError(
             f"num_selected is {config.num_selected}, but {federation.name} has {federation.num_clients} clients:"
             f" choose at most {federation.num_clients}."
+        )
+    if config.estimator == "oracle" and "estimator" not in objects.parts and not federation.attributes_known:
+        raise UserError(
+            f"The estimator 'oracle' tells true attributes, but nobody knows those of {federation.name}: choose"
+            " another, such as consensus."
         )
     return Opened(config, objects, federation, starting_weights(config))
 

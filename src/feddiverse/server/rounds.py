@@ -31,6 +31,7 @@ class Plan:
     """What the loop needs to know besides who selects and who aggregates. `train` is the local training asked for.
 
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
+    `test_attributes_known`: whether there are groups of the test set to tell the worst of.
     """
 
     train: Train
@@ -39,6 +40,7 @@ class Plan:
     evaluate_every: int
     pretraining_rounds: int = 0
     pretraining: Aggregator = field(default_factory=FedAvg)
+    test_attributes_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def rounds(
             failed=trained.failed,
             warnings=warnings + trained.warnings,
             train_loss=trained.train_loss,
-            test=accuracies(evaluate(theta)) if evaluate and evaluated else None,
+            test=accuracies(evaluate(theta), plan.test_attributes_known) if evaluate and evaluated else None,
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
             traffic=meter.take(),
