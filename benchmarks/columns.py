@@ -34,7 +34,7 @@ def main() -> None:
 def compared(cells: Cells, one: str, other: str) -> str:
     """`one` minus `other` in percentage points, paired by seed: each column's mean, and the mean of those."""
     pairs = {
-        column: [100 * (methods[one][s].worst_group_accuracy - methods[other][s].worst_group_accuracy)
+        column: [100 * (methods[one][s].worst_accuracy - methods[other][s].worst_accuracy)
                  for s in sorted(methods[one].keys() & methods[other].keys())]
         for column, methods in cells.items()
     }  # fmt: skip

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -98,8 +99,26 @@ def test_a_table_of_pictures_is_measured_by_its_training_rows(tmp_path: Path, mo
 def test_a_table_without_clients_needs_a_split(tmp_path: Path) -> None:
     path = tmp_path / "pictures.csv"
     path.write_text("image,class,attribute,split\na.png,0,0,train\nb.png,1,1,test\n")
-    assert f"such as 'gsc:table:{path}'" in refused("measure", f"table:{path}")
+    said = "has no column 'client': it has image, class, attribute, split; name yours with --client"
+    assert said in refused("measure", f"table:{path}")
     assert len(json.loads(call("measure", f"gsc:table:{path}", "--json"))["clients"]) == 24
+
+
+def test_without_attributes_only_the_class_part_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "scans.csv"
+    rows = ["a.png,ill,north,train"] * 3 + ["b.png,well,north,train", "c.png,ill,south,train", "d.png,ill,,test"]
+    path.write_text("\n".join(["image,label,hospital,split", *rows]))
+    measured = json.loads(call("measure", str(path), "--client", "hospital", "--json"))
+    share = np.array([4, 1]) / 5
+    assert measured["gci"] == pytest.approx(1 + float((share * np.log2(share)).sum()))
+    assert [measured[name] for name in ("gai", "gsc", "cai", "csc")] == [None] * 4
+    assert [(c["client"], c["n"], c["ai"], c["sc"]) for c in measured["clients"]] == [
+        ("north", 4, None, None),
+        ("south", 1, None, None),
+    ]
+    shown = call("measure", str(path), "--client", "hospital")
+    assert "unknown" in shown
+    assert f"feddiverse discover {path}" in shown
 
 
 def test_a_figure_is_drawn_beside_what_is_printed(tmp_path: Path) -> None:
@@ -159,7 +178,7 @@ def test_mistakes_are_told(arguments: tuple[str, ...], complaint: str) -> None:
     ("content", "complaint"),
     [
         ("", "is empty"),
-        ("client,label\na,1\n", "has no column 'attribute'"),
+        ("client,attribute\na,1\n", "has no column 'class'"),
         ("client,label,attribute,n\na,0,0,-1\n", "is negative"),
         ("client,label,attribute,n\na,0,0,1\nb,0,0,0\n", "Client b has no samples at all"),
     ],

@@ -201,7 +201,7 @@ def test_a_run_whose_attribute_nobody_knows_has_groups_of_classes(tmp_path: Path
     content["counts"] = np.sum(content["counts"], axis=2, keepdims=True).tolist()
     (run / "federation.json").write_text(json.dumps(content))
     text = page.render(load(run))
-    assert "Its weakest group is (cat)" in text
+    assert "Its weakest class is (cat)" in text
     assert '<button type="button">dog</button>' in text
 
 

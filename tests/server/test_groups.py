@@ -19,6 +19,10 @@ def test_matches_accuracies_computed_sample_by_sample() -> None:
     }
     assert got.accuracy == pytest.approx(accuracy_score(y, said))
     assert got.worst_group_accuracy == pytest.approx(min(by_group.values()))
+    by_class = [accuracy_score(y[y == i], said[y == i]) for i in range(3)]
+    assert got.worst_class_accuracy == pytest.approx(min(by_class))
+    assert accuracies(table, attributes_known=False).worst_group_accuracy is None
+    assert accuracies(table, attributes_known=False).worst_class_accuracy == got.worst_class_accuracy
     assert {(g["class"], g["attribute"]): g["accuracy"] for g in got.groups} == pytest.approx(by_group)
     assert sum(g["count"] for g in got.groups) == 500
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import typer
 
+from feddiverse.cli import table
 from feddiverse.errors import UserError
 
 
@@ -16,6 +17,12 @@ def discover(
     seed: int = typer.Option(0, min=0, help="Keys all randomness: same seed, same answer."),
     image_size: int | None = typer.Option(None, help="Side of photos in pixels."),
     data_dir: str | None = typer.Option(None, help="Where a photo set lies, if not in the cache."),
+    client: str = table.CLIENT,
+    label: str = table.LABEL,
+    attribute: str = table.ATTRIBUTE,
+    image: str = table.IMAGE,
+    split: str = table.SPLIT,
+    features: str = table.FEATURES,
     pictures: bool = typer.Option(True, "--pictures/--no-pictures", help="Whether the page may show samples."),
     set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Any config key; may be repeated."),
     workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
@@ -32,7 +39,7 @@ def discover(
 
     settings: dict[str, Any] = {"image_size": image_size, "data_dir": data_dir}
     settings = {key: value for key, value in settings.items() if value is not None}
-    # The columns of a table will be settings like these.
+    settings |= table.settings(client, label, attribute, image, split, features)
     given = {
         "attributes": attributes,
         "pretraining_rounds": pretraining_rounds,

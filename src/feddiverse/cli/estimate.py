@@ -4,15 +4,23 @@ from typing import Any
 
 import typer
 
+from feddiverse.cli import table
+
 
 def estimate(
-    federation: str = typer.Option("digits-gsc", help="Named federation, split:source, or table:FILE.csv."),
+    federation: str = typer.Option("digits-gsc", help="Named federation, split:source, or a table FILE.csv."),
     estimator: str = typer.Option(
         "all", help="paper, consensus, oracle, package.module:Class, or all of the first three."
     ),
     pretraining_rounds: int = typer.Option(1, min=0, help="T0: rounds of FedAvg with every client before estimating."),
     seed: int = typer.Option(0, min=0, help="Keys all randomness: same seed, same numbers."),
     data_dir: str | None = typer.Option(None, help="Where a photo set lies, if not in the cache."),
+    client: str = table.CLIENT,
+    label: str = table.LABEL,
+    attribute: str = table.ATTRIBUTE,
+    image: str = table.IMAGE,
+    split: str = table.SPLIT,
+    features: str = table.FEATURES,
     set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Any config key; may be repeated."),
     workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
     device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
@@ -32,6 +40,7 @@ def estimate(
         values["estimator"] = estimator  # so that --set estimator.NAME=… reaches it
     if data_dir is not None:
         values["data_dir"] = data_dir
+    values |= table.settings(client, label, attribute, image, split, features)
     config = from_mapping({**values, **parse_assignments(set_)})
     names = registry.names(registry.ESTIMATOR) if estimator == "all" else (estimator,)
     with progress() as bar:

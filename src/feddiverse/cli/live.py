@@ -8,15 +8,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from feddiverse.cli.console import err, out
+from feddiverse.experiment.records import worst_class_of, worst_in_words
 
 
 class Live:
-    """Shows each round's record: round, loss, worst-group accuracy, time left."""
+    """Shows each round's record: round, loss, worst group (or class, where groups are unknown), time left."""
 
     def __init__(self, rounds: int, directory: Path):
         self._rounds, self._directory = rounds, directory
         self._done = 0
-        self._worst: float | None = None
+        self._worst = ""
         self._seconds: list[float] = []
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -43,7 +44,7 @@ class Live:
         self._done = record["round"]
         self._seconds.append(record["seconds"])
         if evaluated:
-            self._worst = record["worst_group_accuracy"]
+            self._worst = worst_in_words(record)
         for warning in record["warnings"]:
             self._say(f"Warning: {warning}")
         line = self._line(record)
@@ -57,8 +58,8 @@ class Live:
         parts = [f"round {self._done}/{self._rounds}"]
         if record["train_loss"] is not None:
             parts.append(f"loss {record['train_loss']:.4f}")
-        if self._worst is not None:
-            parts.append(f"worst group {self._worst:.1%}")
+        if self._worst:
+            parts.append(self._worst)
         if record["accuracy"] is not None:
             parts.append(f"accuracy {record['accuracy']:.1%}")
         return "  ".join([*parts, f"{clock(left)} left"])
@@ -76,8 +77,8 @@ class Live:
         if not self._done:
             out.print(f"{self._directory} is finished already; its result:", highlight=False, markup=False)
         out.print(
-            f"Worst-group accuracy {result['worst_group_accuracy']:.2%}, accuracy {result['accuracy']:.2%} after "
-            f"{result['rounds']} rounds in {clock(result['seconds'])}; see {result['run_dir']}.",
+            f"{_reached(result)} after {result['rounds']} rounds in {clock(result['seconds'])}; "
+            f"see {result['run_dir']}.",
             highlight=False,
             markup=False,
             soft_wrap=True,
@@ -86,6 +87,16 @@ class Live:
     @staticmethod
     def _say(line: str) -> None:
         err.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _reached(result: dict[str, Any]) -> str:
+    """The accuracies, as far as they are known."""
+    if result["accuracy"] is None:
+        return "Trained, but not evaluated,"
+    accuracy = f"accuracy {result['accuracy']:.2%}"
+    if result["worst_group_accuracy"] is not None:
+        return f"Worst-group accuracy {result['worst_group_accuracy']:.2%}, {accuracy}"
+    return f"Worst-class accuracy {worst_class_of(result):.2%} (attributes of the test set are unknown), {accuracy}"
 
 
 def clock(seconds: float) -> str:

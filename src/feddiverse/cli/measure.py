@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from feddiverse.cli import table
 from feddiverse.errors import UserError
 
 if TYPE_CHECKING:  # nothing heavy is needed for --help
@@ -30,6 +31,7 @@ class Measured:
     clients: list[Any]
     metrics: Heterogeneity
     targets: dict[str, float]
+    has_attributes: bool = True
 
     @property
     def distance(self) -> float:
@@ -52,13 +54,12 @@ def measure(
         autocompletion=_complete,
     ),
     all_seven: bool = typer.Option(False, "--all", help="Measure the paper's seven federations instead."),
-    client: str = typer.Option(
-        "", metavar="COLUMN", help="Of a CSV: the column that names the client (default: client)."
-    ),
-    label: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column with the class (default: label)."),
-    attribute: str = typer.Option(
-        "", metavar="COLUMN", help="Of a CSV: the column with the attribute (default: attribute)."
-    ),
+    client: str = table.CLIENT,
+    label: str = table.LABEL,
+    attribute: str = table.ATTRIBUTE,
+    image: str = table.IMAGE,
+    split: str = table.SPLIT,
+    features: str = table.FEATURES,
     count: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column that says how many samples a row is."),
     seed: int = typer.Option(0, min=0, help="For splits made at random."),
     json: bool = typer.Option(False, "--json", help="Print JSON for programs."),
@@ -77,7 +78,10 @@ def measure(
         )
     if plot is not None:
         _check_plot(plot)
-    columns = {"client": client, "label": label, "attribute": attribute, "count": count}
+    columns = {
+        "client": client, "label": label, "attribute": attribute, "image": image, "split": split,
+        "features": features, "count": count,
+    }  # fmt: skip
     columns = {option: name for option, name in columns.items() if name}
     with err.status("Measuring…"):
         measured = [_measure(name, columns, seed) for name in (PAPER if all_seven else [target])]
@@ -93,49 +97,32 @@ def measure(
             from feddiverse.report.federation import draw
 
             names = None if all_seven else [str(client) for client in measured[0].clients]
-            draw({m.name: (m.counts, m.metrics) for m in measured}, plot, names)
+            known = measured[0].has_attributes
+            draw({m.name: (m.counts, m.metrics) for m in measured}, plot, names, attributes_known=known)
 
 
-def _measure(target: str, columns: dict[str, str], seed: int) -> Measured:
-    from feddiverse.data.names import FEDERATIONS, split_of
+def _measure(name: str, columns: dict[str, str], seed: int) -> Measured:
+    from feddiverse.data.names import FEDERATIONS, full_name, split_of
     from feddiverse.heterogeneity import measure as six_metrics
 
-    path = Path(target)
-    is_csv = target not in FEDERATIONS and (
-        isfile(target) or (path.suffix.lower() in (".csv", ".tsv") and ":" not in target)
-    )
+    target = full_name(name)
+    is_csv = target.startswith("table:") or (target not in FEDERATIONS and isfile(target))
     if columns and not is_csv:
         raise UserError(f"--{next(iter(columns))} names a column of a CSV, but '{target}' is not a file.")
     clients: list[Any]
     targets: Mapping[str, float] = {}
+    has_attributes = True
     if is_csv:
-        from feddiverse.splits.from_csv import read
+        from feddiverse.data.table import Columns, path_of, tally
 
-        tally = read(path, **columns)
-        counts, clients = tally.counts, tally.clients
-    elif target.startswith("table:"):
-        counts, clients = _count_table(target, seed)
+        named = ",".join(f"{key}={column}" for key, column in columns.items() if key not in ("features", "count"))
+        path = path_of(target if target.startswith("table:") else f"table:{target}")
+        found = tally(path, Columns.of(named, columns.get("features", "")), columns.get("count"))
+        counts, clients, has_attributes = found.counts, found.clients, bool(found.attributes)
     else:
         split = split_of(target, seed)
         counts, clients, targets = split.counts, list(range(len(split.counts))), split.targets
-    return Measured(target, counts, clients, six_metrics(counts, clients), dict(targets))
-
-
-def _count_table(source: str, seed: int) -> tuple[Counts, list[str]]:
-    """The training pictures that each client of a `table` source has."""
-    import numpy as np
-
-    from feddiverse.data.table import path_of, read_table
-
-    path = path_of(source)
-    table = read_table(path, seed)
-    if table.clients is None:
-        raise UserError(f"{path} has no column 'client': name a split as well, such as 'gsc:table:{path}'.")
-    train = np.flatnonzero(~table.listing.is_test)
-    names, client = np.unique([table.clients[row] for row in train], return_inverse=True)
-    counts = np.zeros((len(names), len(table.class_names), len(table.attribute_names)), np.int64)
-    np.add.at(counts, (client, table.listing.y[train], table.listing.a[train]), 1)
-    return counts, names.tolist()
+    return Measured(name, counts, clients, six_metrics(counts, clients), dict(targets), has_attributes)
 
 
 def _check_plot(path: Path) -> None:
@@ -154,6 +141,9 @@ def _plain(measured: Measured) -> dict[str, Any]:
         for name, n, (ci, ai, sc) in zip(measured.clients, sizes, triplets, strict=True)
     ]
     plain: dict[str, Any] = {name: getattr(measured.metrics, name) for name in METRICS}
+    if not measured.has_attributes:  # nobody knows them: there is a class part only
+        plain |= {name: None for name in METRICS if not name.endswith("ci")}
+        clients = [{**client, "ai": None, "sc": None} for client in clients]
     plain["clients"] = clients
     if measured.targets:
         plain["design"] = {"targets": measured.targets, "distance": measured.distance}
@@ -177,7 +167,14 @@ def _print(measured: list[Measured]) -> None:
     )
     headings = ("", "class imbalance", "attribute imbalance", "spurious correlation")
     six = _digits(m.metrics.six)
+    if not m.has_attributes:
+        six = tuple(number if place % 3 == 0 else "unknown" for place, number in enumerate(six))
     out.print(_table(headings, [("global", *six[:3]), ("client mean", *six[3:])]))
+    if not m.has_attributes:
+        out.print(
+            f"There are no attributes here; to find out what the clients differ in: feddiverse discover {m.name}",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
     if m.targets:
         out.print(f"Designed: every metric is within {m.distance:.4f} of its target.", highlight=False)
     runs = _alike(m)
@@ -192,10 +189,12 @@ def _alike(m: Measured) -> list[tuple[str, ...]]:
 
     changes = (m.counts[1:] != m.counts[:-1]).any(axis=(1, 2))
     starts = [0, *(np.flatnonzero(changes)[:NUM_SHOWN] + 1).tolist(), len(m.clients)]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for first, end in pairwise(starts[: NUM_SHOWN + 2]):
         name = str(m.clients[first]) + (f"…{m.clients[end - 1]}" if end - first > 1 else "")
-        rows.append((name, f"{m.metrics.sizes[first]:,.0f}", *_digits(m.metrics.clients[first])))
+        ci, ai, sc = _digits(m.metrics.clients[first])
+        known = (ai, sc) if m.has_attributes else ("–", "–")
+        rows.append((name, f"{m.metrics.sizes[first]:,.0f}", ci, *known))
     return rows
 
 

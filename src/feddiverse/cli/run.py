@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from feddiverse.cli import table
 from feddiverse.errors import UserError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    federation: str | None = typer.Option(None, help="Named federation, split:source, or table:FILE.csv."),
+    federation: str | None = typer.Option(None, help="Named federation, split:source, or a table FILE.csv."),
     selector: str | None = typer.Option(None, help="Who is asked each round: uniform, feddiverse, pow_d, …"),
     aggregator: str | None = typer.Option(
         None, "--aggregator", "--optimizer", help="How updates are combined: fedavgm, fedavg, fednova, fedprox, …"
@@ -30,6 +31,12 @@ def run(
     batch_size: int | None = typer.Option(None, help="Samples in a client's batch."),
     image_size: int | None = typer.Option(None, help="Side of photos in pixels."),
     data_dir: str | None = typer.Option(None, help="Where a photo set lies, if not in the cache."),
+    client: str = table.CLIENT,
+    label: str = table.LABEL,
+    attribute: str = table.ATTRIBUTE,
+    image: str = table.IMAGE,
+    split: str = table.SPLIT,
+    features: str = table.FEATURES,
     config: Path | None = typer.Option(None, help="TOML file of config keys."),
     set_: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Any config key, or a parameter of a part (selector.NAME=…)."
@@ -58,6 +65,7 @@ def run(
     }  # fmt: skip
     given |= {"recipe": recipe, "draw": draw, "rebalance": rebalance or None}
     given = {key: value for key, value in given.items() if value is not None}
+    given |= table.settings(client, label, attribute, image, split, features)
     settings, directory = _settings(given, config, set_, out, resume)
 
     from feddiverse.cli.live import Live

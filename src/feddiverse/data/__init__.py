@@ -5,7 +5,7 @@ from typing import Any
 
 from feddiverse import registry
 from feddiverse.data.federation import Federation, Source, deal
-from feddiverse.data.names import parse, split_of
+from feddiverse.data.names import full_name, parse, split_of
 from feddiverse.data.sources import missing
 from feddiverse.errors import UserError
 
@@ -13,26 +13,35 @@ __all__ = ["missing", "open_federation", "open_source"]
 
 
 def open_federation(
-    name: str, seed: int = 0, *, image_size: int = 0, resize: int = 0, data_dir: str | Path = ""
+    name: str,
+    seed: int = 0,
+    *,
+    image_size: int = 0,
+    resize: int = 0,
+    data_dir: str | Path = "",
+    columns: str = "",
+    features: str = "",
 ) -> Federation:
-    """The federation of this name: a named one, `split:source`, or `table:PATH.csv` with clients of its own.
+    """The federation of this name: a named one, `split:source`, or a table (`PATH.csv`) with clients of its own.
 
     `image_size` is the side of photos in pixels (0: 224; that of digits is 28); with `resize` photos are scaled to that
     side first and their middle is cut out (0: as the source does, Waterbirds 256); `data_dir` holds data that is not in
-    the cache.
+    the cache. `columns` (`"class=diagnosis,client=hospital"`) says what a table's columns are called, `features`
+    (`"age,weight"`) that it holds numbers instead of pictures.
 
     >>> open_federation("digits-gsc", seed=0).client(0).x.shape
     (140, 3, 28, 28)
     """
+    name = full_name(name)
     if name.startswith("table:"):
-        from feddiverse.data.table import load_table, path_of
+        from feddiverse.data.table import Columns, load_table, path_of
 
-        return load_table(path_of(name), seed, image_size or None, resize)
+        return load_table(path_of(name), seed, image_size or None, Columns.of(columns, features), resize)
     split = split_of(name, seed)
     num_classes, num_attributes = split.counts.shape[1:]
     source = open_source(
         parse(name)[1], num_classes, num_attributes, seed, image_size=image_size or None, resize=resize,
-        data_dir=Path(data_dir).expanduser() if data_dir else None,
+        data_dir=Path(data_dir).expanduser() if data_dir else None, columns=columns, features=features,
     )  # fmt: skip
     return deal(name, source, split.counts, split.num_selected, seed)
 
@@ -46,6 +55,8 @@ def open_source(
     image_size: int | None = None,
     resize: int = 0,
     data_dir: Path | None = None,
+    columns: str = "",
+    features: str = "",
 ) -> Source:
     """A source with as many classes and attributes as a split has; `seed` draws the test set where none is given."""
     kind, _, path = name.partition(":")
@@ -56,5 +67,9 @@ def open_source(
         "num_classes": num_classes, "num_attributes": num_attributes, "seed": seed, "image_size": image_size,
         "resize": resize, "data_dir": data_dir, "path": path,
     }  # fmt: skip
+    if kind == "table":
+        from feddiverse.data.table import Columns
+
+        settings["columns"] = Columns.of(columns, features)
     source: Source = registry.make(registry.SOURCE, kind, settings)
     return source

@@ -73,7 +73,7 @@ def from_arrays(
     source = ArraySource(
         name, classes, class_names, attribute_names, samples.shape[1:], *_normalisation(samples, mean, std), samples,
         train_y, train_a if known else None, held_x, test_y, test_a,
-        _fingerprint(samples, train_y, train_a, held_x, test_y, test_a),
+        fingerprint(samples, train_y, train_a, held_x, test_y, test_a),
     )  # fmt: skip
     return Federation(
         name,
@@ -177,7 +177,7 @@ def _normalisation(
     return given[0], given[1]
 
 
-def _fingerprint(*arrays: NDArray[Any]) -> str:
+def fingerprint(*arrays: NDArray[Any]) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.dtype} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())

@@ -130,6 +130,11 @@ class Federation:
         return max(len(self.source.attribute_names), int(self.counts.shape[2]))
 
     @property
+    def test_attributes_known(self) -> bool:
+        """Whether test samples have attributes, which they may although training samples have none."""
+        return bool(self.source.attribute_names)
+
+    @property
     def classes(self) -> tuple[Any, ...]:
         """What a model's answers 0, 1, … stand for: the labels as they were given."""
         classes: tuple[Any, ...] = getattr(self.source, "classes", tuple(range(self.num_classes)))

@@ -15,6 +15,12 @@ from feddiverse.splits import PAPER, Split
 FEDERATIONS = {"digits-gsc": ("gsc", "digits")} | PAPER
 
 
+def full_name(name: str) -> str:
+    """The name as configs have it: the path of a CSV is `table:PATH`."""
+    is_csv = name not in FEDERATIONS and name.lower().endswith((".csv", ".tsv")) and ":" not in name
+    return f"table:{name}" if is_csv else name
+
+
 def parse(name: str) -> tuple[str, str]:
     """A federation's split and source, as texts: of a named one, or of `split:source`."""
     if name in FEDERATIONS:

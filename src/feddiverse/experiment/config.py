@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from feddiverse import registry
+from feddiverse.data.names import full_name
 from feddiverse.errors import UserError
 
 PADDING = ("constant", "edge")
@@ -62,7 +63,7 @@ class Config:
     (0.02, 0.001)
     """
 
-    federation: str = _key("digits-gsc", "named federation, `split:source`, or `table:FILE.csv`")
+    federation: str = _key("digits-gsc", "named federation, `split:source`, or a table `FILE.csv`")
     seed: int = _key(0, "keys all randomness", low=0)
     rounds: int = _key(OWN, "model updates T, pre-training included", low=1)
     num_selected: int = _key(0, "clients a round; 0: the federation's own", low=0)
@@ -79,6 +80,8 @@ class Config:
     crop_padding: int = _key(OWN, "train on pictures shifted at random by up to so many pixels", low=0)
     padding: str = _key("constant", "what a shifted picture shows at its side: black, or its rim", choices=PADDING)
     data_dir: str = _key("", "where fetched data lies; empty: the cache folder")
+    columns: str = _key("", "a table's columns by other names: `class=diagnosis,client=hospital`")
+    features: str = _key("", "a table's columns of numbers, in place of pictures: `age,weight`")
     epochs: int = _key(1, "local epochs", low=1)
     batch_size: int = _key(28, "local batch size", low=1)
     lr: float = _key(OWN, "local learning rate", above=0)
@@ -136,13 +139,13 @@ KEYS = {key.name: key for key in fields(Config) if key.name != "options"}
 def _own_defaults(config: Config) -> dict[str, Any]:
     """The paper's settings; for digits and arrays in memory quick ones, which train a small model from scratch."""
     name = config.federation if isinstance(config.federation, str) else ""
-    small = name.startswith(("digits", "arrays")) or name.endswith(":digits")
+    small = name.startswith(("digits", "arrays")) or name.endswith(":digits") or bool(config.features)
     birds = name == "waterbirds-dist" or name.endswith(":waterbirds")  # flipped and shifted as released
     side = config.image_size if type(config.image_size) is int and config.image_size > 0 else 224
     adaptive = config.aggregator in ("fedadam", "fedyogi", "fedadagrad")
     return {
         "rounds": 100 if small else 200,
-        "model": "cnn" if small else "mobilenet",
+        "model": "mlp" if config.features else "cnn" if small else "mobilenet",
         "lr": 0.02 if small else 0.001,
         "evaluate_every": 5 if small else 10,
         "flip": birds,
@@ -219,6 +222,8 @@ def from_mapping(values: Mapping[str, Any], where: str = "") -> Config:
 def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     """Shorthands and the keys of older configs, as today's keys."""
     keys = dict(values)
+    if isinstance(keys.get("federation"), str):
+        keys["federation"] = full_name(keys["federation"])
     if "optimizer" in keys:
         is_old = {"gce_q", "hcsfed_rate"} <= keys.keys()  # a whole config from before there were aggregators
         combined = keys.pop("optimizer")

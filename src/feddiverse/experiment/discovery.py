@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from feddiverse import files, registry
 from feddiverse.data.federation import Federation, Ids
+from feddiverse.data.names import full_name
 from feddiverse.engine.local import LocalEngine
 from feddiverse.errors import RunError
 from feddiverse.estimation.consensus import WEAK, Consensus
@@ -232,7 +233,7 @@ def discover(
         if model is None and _is_rows(federation):
             model = columns
     else:
-        config["federation"] = _named(federation)
+        config["federation"] = full_name(federation)
     if isinstance(model, str):
         config["model"] = model
     elif model is not None:
@@ -242,11 +243,6 @@ def discover(
     if model is None and "model" not in settings and _is_rows(opened.federation):
         opened = replace(opened, objects=replace(objects, model=columns), weights=None)
     return _discover(opened, workers, device, tell)
-
-
-def _named(name: str) -> str:
-    """The path of a CSV is `table:PATH`."""
-    return f"table:{name}" if name.lower().endswith((".csv", ".tsv")) and ":" not in name else name
 
 
 def _is_rows(federation: Federation) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from feddiverse import files
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import Config, to_toml
-from feddiverse.experiment.records import choices
+from feddiverse.experiment.records import choices, worst_class_of
 from feddiverse.experiment.run_directory import read_config, read_json, read_records
 from feddiverse.experiment.truth import SelectionStatistics, statistics
 from feddiverse.heterogeneity import triplet
@@ -39,8 +39,28 @@ class Run:
         return self.config.seed
 
     @property
-    def worst_group_accuracy(self) -> float:
-        return float(self.result["worst_group_accuracy"])
+    def yardstick(self) -> str:
+        """What the worst accuracy is that of: a `group`; a `class` where the test samples' attributes are unknown."""
+        return "group" if self.federation["attribute_names"] else "class"
+
+    @property
+    def worst_accuracy(self) -> float:
+        """Of the worst group, or class (`yardstick`)."""
+        worst = self.worst_of(self.result)
+        if worst is None:
+            raise ValueError("it was not evaluated")
+        return worst
+
+    def worst_of(self, record: dict[str, Any]) -> float | None:
+        """The same of one round's record; None where it was not evaluated."""
+        worst: float | None = record["worst_group_accuracy"]
+        return worst if self.yardstick == "group" else worst_class_of(record)
+
+    @property
+    def attributes_known(self) -> bool:
+        """Whether the attributes of training samples are, and with them the true triplets."""
+        of_old = bool(self.federation["attribute_names"])  # from before it was written down
+        return bool(self.federation.get("attributes_known", of_old))
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -65,8 +85,8 @@ class Run:
 
     @cached_property
     def curve(self) -> tuple[Floats, Floats]:
-        """Evaluated rounds, and the worst-group accuracy there."""
-        seen = [(r["round"], r["worst_group_accuracy"]) for r in self.rounds if r["worst_group_accuracy"] is not None]
+        """Evaluated rounds, and the accuracy of the worst group (or class) there."""
+        seen = [(r["round"], worst) for r in self.rounds if (worst := self.worst_of(r)) is not None]
         pairs = np.array(seen, dtype=np.float64).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]
 
@@ -127,9 +147,9 @@ def checked(run: Run, where: str) -> Run:
     try:
         if run.result["rounds"] != run.rounds[-1]["round"]:
             raise ValueError(f"{run.result['rounds']} rounds are promised, {run.rounds[-1]['round']} are there")
-        if run.result["worst_group_accuracy"] is None:
+        if run.worst_of(run.result) is None:
             raise UserError(f"The run in {where} had no test samples: there is no accuracy to report.")
-        _ = (run.worst_group_accuracy, run.result["groups"], run.curve[0][-1], run.selection, run.true_triplets,
+        _ = (run.worst_accuracy, run.result["groups"], run.curve[0][-1], run.selection, run.true_triplets,
              run.estimated_triplets, run.group_names)  # fmt: skip
     except (KeyError, IndexError, TypeError, ValueError) as error:
         what = f"{type(error).__name__} {error}"

@@ -73,6 +73,16 @@ class Opened:
 
         return initial_theta(self.spec, self.config.seed, self.weights)
 
+    @property
+    def assumption(self) -> str:
+        """What estimators take for granted where nobody knows the attributes; empty where they are known."""
+        if self.federation.attributes_known:
+            return ""
+        return (
+            f"The attributes of {self.federation.name} are unknown: estimators assume"
+            f" {self.settings['num_attributes']} values (another number: num_attributes)."
+        )
+
     def selector(self) -> Selector:
         made: Selector = self._part("selector")
         return made
@@ -136,6 +146,7 @@ class Opened:
             pretraining_rounds=config.pretraining_rounds,
             pretraining=FedAvg(config.weighting),
             balanced_draws=config.draw == "balanced",
+            test_attributes_known=self.federation.test_attributes_known,
         )
 
 
@@ -150,6 +161,7 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
     federation = objects.federation or open_federation(
         config.federation, config.seed,
         image_size=config.image_size, resize=config.resize, data_dir=config.data_dir,
+        columns=config.columns, features=config.features,
     )  # fmt: skip
     if (config.flip or config.crop_padding) and (federation.source.mean is None or len(federation.source.shape) != 3):
         raise UserError(
@@ -160,6 +172,11 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
         raise UserError(
             f"num_selected is {config.num_selected}, but {federation.name} has {federation.num_clients} clients:"
             f" choose at most {federation.num_clients}."
+        )
+    if config.estimator == "oracle" and "estimator" not in objects.parts and not federation.attributes_known:
+        raise UserError(
+            f"The estimator 'oracle' tells true attributes, but nobody knows those of {federation.name}: choose"
+            " another, such as consensus."
         )
     return Opened(config, objects, federation, starting_weights(config))
 
@@ -189,19 +206,21 @@ def check_names(config: Config, objects: Objects | None = None) -> None:
 def _check_federation(config: Config) -> None:
     """Refuse a name that nothing answers to, and a table without the columns it needs."""
     from feddiverse.data.names import parse, split_of
+    from feddiverse.data.table import Columns, path_of, read_table
 
     has_own_clients = config.federation.startswith("table:")
     if not has_own_clients:
         split_of(config.federation, config.seed)
     source = config.federation if has_own_clients else parse(config.federation)[1]
     if source.startswith("table"):
-        from feddiverse.data.table import path_of, read_table
-
-        path = path_of(source)
-        if read_table(path, config.seed).clients is None and has_own_clients:
+        path, columns = path_of(source), Columns.of(config.columns, config.features)
+        if read_table(path, config.seed, columns).clients is None and has_own_clients:
             raise UserError(
-                f"{path} has no column 'client': deal it to clients by a split, such as 'gsc:table:{path}'."
+                f"{path} has no column '{columns.client}': deal it to clients by a split, such as 'gsc:table:{path}',"
+                " or name the column with --client."
             )
+    elif config.columns or config.features:
+        raise UserError(f"'columns' and 'features' are about a table, but the federation is {config.federation}.")
 
 
 def _head_bias(spec: "ModelSpec") -> slice:

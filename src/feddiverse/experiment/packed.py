@@ -15,7 +15,7 @@ import numpy as np
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import from_mapping
 from feddiverse.experiment.finished import Run, checked
-from feddiverse.experiment.records import COUNTED, summary, traffic_of
+from feddiverse.experiment.records import COUNTED, TESTED, summary, traffic_of
 from feddiverse.heterogeneity import triplet
 from feddiverse.server.groups import accuracies
 
@@ -81,9 +81,11 @@ def unpack(path: Path) -> tuple[Plain, list[Run]]:
 def _run(head: Plain, line: Plain, path: Path) -> Run:
     federation = head["federations"][line["federation"]]
     config = from_mapping({**head["config"], **line["config"]}, str(path))
-    counts, rounds = np.asarray(federation["counts"], np.int64), _records(line["rounds"], len(federation["counts"]))
+    counts, rounds = np.asarray(federation["counts"], np.int64), _records(line["rounds"], federation)
     result = line["result"]
-    result |= summary(rounds, counts, config, result["seconds"], result["theta_sha256"])
+    names = federation.get("client_names", ())
+    own = names if list(names) != [str(k) for k in range(len(counts))] else ()
+    result |= summary(rounds, counts, config, result["seconds"], result["theta_sha256"], own)
     found = line["triplets"]
     if "evaluation_only" in found:
         ids = [int(k) for k in found["triplets"]]
@@ -110,9 +112,9 @@ def _columns(run: Run) -> Plain:
     }
 
 
-def _records(columns: Plain, num_clients: int) -> list[Plain]:
+def _records(columns: Plain, federation: Plain) -> list[Plain]:
     """The records that `_columns` was made of."""
-    records = []
+    records, num_clients, known = [], len(federation["counts"]), bool(federation["attribute_names"])
     for i, number in enumerate(columns["round"]):
         choices = [list(range(num_clients)) if ids is None else ids for ids in columns["choices"][i]]
         traffic = {kind: {c: rows[c][i] for c in COUNTED} for kind, rows in columns["traffic"].items()}
@@ -123,9 +125,7 @@ def _records(columns: Plain, num_clients: int) -> list[Plain]:
             "selected": choices[-1],
             "choices": choices,
             **{key: columns[key][i] for key in ("failed", "warnings", "train_loss")},
-            "accuracy": None,
-            "worst_group_accuracy": None,
-            "groups": None,
+            **dict.fromkeys(TESTED),
             **{key: columns[key][i] for key in ("seconds", "selection_seconds")},
             **{way: sum(row[way] for row in traffic.values()) for way in ("bytes_down", "bytes_up")},
             "traffic": traffic,
@@ -134,7 +134,7 @@ def _records(columns: Plain, num_clients: int) -> list[Plain]:
             y, a, count = np.array(columns["groups"]).T
             table = np.zeros((2, y.max() + 1, a.max() + 1), np.int64)
             table[:, y, a] = columns["correct"][i], count
-            record |= vars(accuracies(table))
+            record |= vars(accuracies(table, known))
         records.append(record)
     return records
 

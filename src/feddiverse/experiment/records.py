@@ -1,6 +1,6 @@
 """What a run directory says about a run, as plain data."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from feddiverse.experiment.config import Config
 from feddiverse.experiment.truth import compare, statistics
 from feddiverse.heterogeneity import Counts
 from feddiverse.selection.base import Selector
+from feddiverse.server.groups import worst_class
 from feddiverse.server.meter import Traffic
 from feddiverse.server.rounds import Round
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from feddiverse.models import ModelSpec
 
 
+TESTED = ("accuracy", "worst_class_accuracy", "worst_group_accuracy", "groups")  # null where not evaluated
 COUNTED = ("messages", "bytes_down", "bytes_up", "client_seconds")  # of each kind of question
 
 
@@ -32,6 +34,7 @@ def describe_federation(federation: Federation, num_selected: int) -> dict[str, 
         "client_names": list(federation.names),
         "class_names": list(federation.source.class_names),
         "attribute_names": list(federation.source.attribute_names),
+        "attributes_known": federation.attributes_known,
         "num_test": len(federation.test_ids),
         "num_selected": num_selected,
     }
@@ -52,6 +55,7 @@ def as_record(done: Round) -> dict[str, Any]:
         "warnings": done.warnings,
         "train_loss": done.train_loss,
         "accuracy": done.test and done.test.accuracy,
+        "worst_class_accuracy": done.test and done.test.worst_class_accuracy,
         "worst_group_accuracy": done.test and done.test.worst_group_accuracy,
         "groups": done.test and done.test.groups,
         "seconds": done.seconds,
@@ -79,14 +83,32 @@ def describe_model(spec: "ModelSpec", federation: Federation) -> dict[str, Any]:
 def triplets(
     selector: Selector, federation: Federation, confusion: NDArray[np.float64] | None = None
 ) -> dict[str, Any]:
-    """What the selector found out about its clients; beside it, for evaluation only, the truth and how near it is."""
+    """What the selector found out about its clients; beside it, for evaluation only, the truth and how near it is.
+
+    Where nobody knows the truth, nothing is compared, and it is said that this is so.
+    """
     found = selector.findings()
     if not found.get("triplets"):
         return {}
+    if federation.client_names:
+        found["client_names"] = {k: federation.names[int(k)] for k in found["triplets"]}
     if not federation.attributes_known:
-        return found
+        return {**found, "not_compared": "The attributes of training samples are unknown, so there is no truth here."}
     estimated = {int(k): triplet for k, triplet in found["triplets"].items()}
     return {**found, "evaluation_only": compare(estimated, federation.counts, confusion)}
+
+
+def worst_in_words(record: Mapping[str, Any]) -> str:
+    """`worst group 91.2%`; `worst class …` where nobody knows the groups; nothing where nothing was evaluated."""
+    if record["worst_group_accuracy"] is not None:
+        return f"worst group {record['worst_group_accuracy']:.1%}"
+    worst = worst_class_of(record)
+    return "" if worst is None else f"worst class {worst:.1%}"
+
+
+def worst_class_of(record: Mapping[str, Any]) -> float | None:
+    """Of a round's record or a result; those from before it was recorded have the groups it comes from."""
+    return worst_class(record["groups"]) if record["groups"] else None
 
 
 def choices(records: list[dict[str, Any]]) -> list[list[int]]:
@@ -116,12 +138,22 @@ def num_rounds(records: list[dict[str, Any]]) -> int:
 
 
 def summary(
-    records: list[dict[str, Any]], counts: Counts, config: Config, seconds: float, theta_sha256: str
+    records: list[dict[str, Any]],
+    counts: Counts,
+    config: Config,
+    seconds: float,
+    theta_sha256: str,
+    client_names: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """`result.json`: all of it from the records, since most rounds may have been made in other sessions."""
+    """`result.json`: all of it from the records, since most rounds may have been made in other sessions.
+
+    `client_names`: where clients are called more than 0, 1, …
+    """
     last, found = records[-1], statistics(choices(records), counts)
+    by_name = dict(zip(client_names, found.times_chosen.tolist(), strict=True)) if client_names else {}
     return {
         "worst_group_accuracy": last["worst_group_accuracy"],
+        "worst_class_accuracy": worst_class_of(last),
         "accuracy": last["accuracy"],
         "groups": last["groups"],
         "rounds": last["round"],
@@ -132,6 +164,7 @@ def summary(
         "selection": {
             **found.summary(),
             "times_chosen": found.times_chosen.tolist(),
+            **({"by_name": by_name} if by_name else {}),
             "pooled": found.pooled.tolist(),
             "smallest_share": found.smallest_share.tolist(),
         },

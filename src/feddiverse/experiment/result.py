@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feddiverse.data.arrays import as_samples
 from feddiverse.errors import UserError
+from feddiverse.experiment.records import worst_class_of, worst_in_words
 from feddiverse.experiment.run_directory import read_checkpoint, read_config, read_json, read_records, read_theta
 from feddiverse.messages import Vector
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:  # none of them is needed to look at numbers
 @dataclass(frozen=True)
 class Result:
     """A trained federation. Accuracies are those of the last evaluation; None where there was no test set.
+
+    `worst_group_accuracy` is None too where nobody knows the attributes of test samples: see `worst_class_accuracy`.
 
     >>> import feddiverse as fd
     >>> result = fd.train("digits-gsc", rounds=1, num_selected=2, workers=1)
@@ -60,6 +63,10 @@ class Result:
     def worst_group_accuracy(self) -> float | None:
         worst: float | None = self.summary["worst_group_accuracy"]
         return worst
+
+    @property
+    def worst_class_accuracy(self) -> float | None:
+        return worst_class_of(self.summary)
 
     @property
     def rebalanced(self) -> dict[str, Any] | None:
@@ -116,7 +123,7 @@ class Result:
         return pandas.DataFrame(rows)
 
     def plot(self) -> "Figure":
-        """Accuracy over rounds: the worst group, the mean, and each group."""
+        """Accuracy over rounds: the worst group (or class, where groups are unknown), the mean, and each group."""
         from matplotlib.figure import Figure
 
         tested = [record for record in self.history if record["accuracy"] is not None]
@@ -128,14 +135,15 @@ class Result:
             values = [record["groups"][place]["accuracy"] for record in tested]
             axes.plot(at, values, linewidth=0.8, alpha=0.6, label=_group(group, *names))
         axes.plot(at, [record["accuracy"] for record in tested], color="grey", linestyle="--", label="all")
-        worst = [record["worst_group_accuracy"] for record in tested]
-        axes.plot(at, worst, color="black", linewidth=2, label="worst group")
+        known = self.worst_group_accuracy is not None
+        worst: list[Any] = [record["worst_group_accuracy"] if known else worst_class_of(record) for record in tested]
+        axes.plot(at, worst, color="black", linewidth=2, label="worst group" if known else "worst class")
         axes.legend(loc="lower right", fontsize="small")
         return figure
 
     def __repr__(self) -> str:
-        worst = "–" if self.worst_group_accuracy is None else f"{self.worst_group_accuracy:.1%}"
-        return f"Result(worst group {worst}, {len(self.history)} rounds, θ {self.theta_sha256[:8]})"
+        worst = worst_in_words(self.summary) or "not evaluated"
+        return f"Result({worst}, {len(self.history)} rounds, θ {self.theta_sha256[:8]})"
 
 
 def load_run(path: str | Path) -> Result:

@@ -21,7 +21,15 @@ def tracker(kind: str, directory: Path) -> Track:
 
 def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """The numbers of a round's record, each group's accuracy by its own name."""
-    for key in ("train_loss", "accuracy", "worst_group_accuracy", "seconds", "bytes_down", "bytes_up"):
+    for key in (
+        "train_loss",
+        "accuracy",
+        "worst_class_accuracy",
+        "worst_group_accuracy",
+        "seconds",
+        "bytes_down",
+        "bytes_up",
+    ):
         if record.get(key) is not None and math.isfinite(record[key]):
             yield key, float(record[key])
     for group in record.get("groups") or []:

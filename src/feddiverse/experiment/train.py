@@ -22,7 +22,15 @@ from feddiverse.experiment import environment
 from feddiverse.experiment.checkpoint import Snapshot, Writer
 from feddiverse.experiment.config import PARTS, Config, from_mapping
 from feddiverse.experiment.opening import Objects, Opened, open_run
-from feddiverse.experiment.records import as_record, describe_federation, describe_model, summary, triplets
+from feddiverse.experiment.records import (
+    TESTED,
+    as_record,
+    describe_federation,
+    describe_model,
+    summary,
+    triplets,
+    worst_in_words,
+)
 from feddiverse.experiment.result import Result, digest
 from feddiverse.experiment.run_directory import RunDirectory, read_config, read_records
 from feddiverse.experiment.truth import TruthKept
@@ -157,6 +165,8 @@ class _Run:
             self._news = self._describe(directory)
             snapshot = directory.go_back_to_checkpoint()
             self.history = read_records(directory.path)
+        if opened.assumption and "estimator" in self.selector.findings():
+            self._news.append(opened.assumption)
         if snapshot is None:
             snapshot = Snapshot(0, opened.initial_theta(), {}, {}, 0, 0.0)
         else:
@@ -201,7 +211,7 @@ class _Run:
                 if on_round and on_round(self.history[-1]) is False:
                     stopped = True
                     if done.test is None and evaluate:
-                        self._add_test(replace(done, test=accuracies(evaluate(theta))))
+                        self._add_test(replace(done, test=accuracies(evaluate(theta), self.plan.test_attributes_known)))
                     break
             rebalanced = self._rebalance(theta, evaluate) if self.config.rebalance else None
         if self.start.round == self.config.rounds and self.start.lost_in_a_row >= MAX_LOST_IN_A_ROW:
@@ -221,7 +231,7 @@ class _Run:
         if solved is None:
             return None
         changed, settings = solved
-        tested = accuracies(evaluate(changed)) if evaluate else None
+        tested = accuracies(evaluate(changed), self.plan.test_attributes_known) if evaluate else None
         traffic = meter.take()
         return changed, {
             "worst_group_accuracy": tested and tested.worst_group_accuracy,
@@ -252,12 +262,12 @@ class _Run:
             self.directory.append(record)
         for warning in record["warnings"]:
             log.warning(warning)
-        worst = "" if done.test is None else f", worst group {done.test.worst_group_accuracy:.1%}"
+        worst = f", {said}" if (said := worst_in_words(record)) else ""
         log.info("round %d of %d: %d clients%s", done.round, self.plan.rounds, len(done.selected), worst)
 
     def _add_test(self, done: Round) -> None:
         """The last round was evaluated after all."""
-        tested = {key: as_record(done)[key] for key in ("accuracy", "worst_group_accuracy", "groups")}
+        tested = {key: as_record(done)[key] for key in TESTED}
         self.history[-1] = {**self.history[-1], **tested}
         if self.directory is not None:
             self.directory.replace_last(self.history[-1])
@@ -286,7 +296,10 @@ class _Run:
             self.directory.write_json("triplets.json", self._triplets)
 
     def _finish(self, theta: Vector, stopped: bool, rebalanced: tuple[Vector, dict[str, Any]] | None) -> Result:
-        result = summary(self.history, self.federation.counts, self.config, self._seconds, digest(theta))
+        federation = self.federation
+        result = summary(
+            self.history, federation.counts, self.config, self._seconds, digest(theta), federation.client_names
+        )
         if self.config.rebalance:  # None: no attribute was seen, so there was nothing to balance
             result["rebalanced"] = rebalanced and rebalanced[1]
             if rebalanced and self.directory is not None:

@@ -42,11 +42,15 @@ def correlation(estimated: ArrayLike, true: ArrayLike) -> float | None:
 
 
 def compare(
-    triplets: Mapping[int, ArrayLike], counts: NDArray[np.int64], confusion: NDArray[np.float64] | None = None
+    triplets: Mapping[int, ArrayLike],
+    counts: NDArray[np.int64],
+    confusion: NDArray[np.float64] | None = None,
+    attributes_known: bool = True,
 ) -> dict[str, Any]:
     """Estimated triplets against those of the true `counts` [client, class, attribute], over the estimated clients.
 
     Gives `r` and `mae` (each `ci ai sc`), `attribute_accuracy`, and in `undefined` the reason for every None in `r`.
+    Where attributes are unknown, only CI can be compared, which labels tell.
     """
     ids = sorted(triplets)
     estimated = np.array([triplets[k] for k in ids], dtype=np.float64).reshape(len(ids), 3)
@@ -58,6 +62,9 @@ def compare(
         if not ids:
             undefined[name] = "no client was estimated"
             continue
+        if not (attributes_known or name == "ci"):
+            undefined[name] = "the true attributes are unknown"
+            continue
         mae[name] = float(np.abs(estimated[:, i] - true[:, i]).mean())
         r[name] = correlation(estimated[:, i], true[:, i])
         if r[name] is None:
@@ -68,7 +75,9 @@ def compare(
         "mae": mae,
         "attribute_accuracy": attribute_accuracy(confusion),
         "undefined": undefined,
-        "truth": {k: t.tolist() for k, t in zip(ids, true, strict=True)},
+        "truth": {
+            k: t.tolist() if attributes_known else [float(t[0]), None, None] for k, t in zip(ids, true, strict=True)
+        },
     }
 
 

@@ -25,6 +25,7 @@ from feddiverse.engine.machine import choose_device
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import Config, from_mapping, parse_assignments
 from feddiverse.experiment.opening import Opened
+from feddiverse.experiment.records import worst_in_words
 from feddiverse.experiment.run_directory import run_name
 from feddiverse.experiment.train import carry_out
 from feddiverse.flower import wire
@@ -118,8 +119,8 @@ def serve(grid: Grid, context: Context) -> None:
         return ServerEngine(grid, run.federation, run.spec, expected or run.federation.num_clients, timeouts, device)
 
     result = carry_out(config, out=out, engine=open_engine, device=device, on_round=report)
-    worst = "" if result.worst_group_accuracy is None else f"Worst-group accuracy {result.worst_group_accuracy:.2%} "
-    log(INFO, "%s", f"{worst}after {len(result.history)} rounds; see {out}.")
+    worst = worst_in_words(result.summary)
+    log(INFO, "%s", f"{worst and worst.capitalize() + ' '}after {len(result.history)} rounds; see {out}.")
 
 
 def report(record: dict[str, Any]) -> None:
@@ -129,8 +130,8 @@ def report(record: dict[str, Any]) -> None:
     parts = [f"round {record['round']}", record["phase"], f"{len(record['selected'])} clients"]
     if record["train_loss"] is not None:
         parts.append(f"loss {record['train_loss']:.4f}")
-    if record["worst_group_accuracy"] is not None:
-        parts.append(f"worst group {record['worst_group_accuracy']:.1%}")
+    if worst := worst_in_words(record):
+        parts.append(worst)
     log(INFO, "%s", "  ".join([*parts, f"{record['seconds']:.1f} s"]))
 
 

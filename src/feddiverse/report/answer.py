@@ -59,7 +59,7 @@ def _answer(results: Results, column: str, ranked: list[Summary]) -> Answer:
 
 def _level(results: Results, summary: Summary) -> str:
     fewer = results.seeds_if_fewer(summary)
-    return f"{percent(summary.accuracy)} % worst-group accuracy" + (f" ({fewer})" if fewer else "")
+    return f"{percent(summary.accuracy)} % {results.measured.lower()}" + (f" ({fewer})" if fewer else "")
 
 
 def _certainty(difference: Difference) -> str:
@@ -77,7 +77,7 @@ def _lone(results: Results, best: Summary) -> str:
     tested = [group for group in run.result["groups"] if group["accuracy"] is not None]
     worst = min(tested, key=lambda group: group["accuracy"])
     group = run.group_name(worst["class"], worst["attribute"])
-    return f"Its weakest group is ({group}). With one method there is nothing to compare it with."
+    return f"Its weakest {run.yardstick} is ({group}). With one method there is nothing to compare it with."
 
 
 def _speed(best: Summary, other: Summary) -> str:

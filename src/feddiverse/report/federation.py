@@ -19,6 +19,7 @@ from feddiverse.report.table import Cell, Table
 GLOBAL, CLIENT, SHADES = "#0072B2", "#E69F00", "Blues"
 NUM_SHOWN = 60
 MOST_KINDS = 40  # of clients, in the table
+UNKNOWN = "AI and SC are unknown: training samples have no attributes."
 MAPS_WIDTH, BARS_WIDTH = 7.4, 3.4  # inches
 
 
@@ -60,11 +61,16 @@ class Tiles:
 
 
 def draw(
-    federations: Mapping[str, tuple[Counts, Heterogeneity]], path: Path, names: Sequence[str] | None = None
+    federations: Mapping[str, tuple[Counts, Heterogeneity]],
+    path: Path,
+    names: Sequence[str] | None = None,
+    *,
+    attributes_known: bool = True,
 ) -> None:
     """Write the figure, one row a federation; the ending of `path` says the format (png, svg, pdf).
 
     `names`: of the clients of the only federation, where they are called more than 0, 1, …
+    `attributes_known`: without attributes there is class imbalance only.
     """
     tiles = {name: _distinct(counts, names) for name, (counts, _) in federations.items()}
     heights = [max(1.6, t.inches + 0.5) for t in tiles.values()]
@@ -74,11 +80,13 @@ def draw(
     for (maps, bars), (name, (counts, metrics)) in zip(axes, federations.items(), strict=True):
         maps.set_title(f"{name}: {len(counts):,} clients, {counts.sum():,} samples", loc="left", fontsize=10)
         _draw_maps(maps, tiles[name])
-        _draw_bars(bars, metrics)
+        _draw_bars(bars, metrics, attributes_known)
     axes[0, 1].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False, fontsize=8)
     figure.supxlabel(
         "Samples of each class (row) and attribute (column); 2×: two clients have this matrix. "
-        "CI, AI: class and attribute imbalance. SC: spurious correlation.",
+        "CI, AI: class and attribute imbalance. SC: spurious correlation."
+        if attributes_known
+        else "Samples of each class (row), attributes being unknown; 2×: two clients have this. CI: class imbalance.",
         fontsize=8,
     )
     try:
@@ -125,15 +133,16 @@ def _draw_maps(axes: Any, tiles: Tiles) -> None:
     axes.set_axis_off()
 
 
-def _draw_bars(axes: Any, metrics: Heterogeneity) -> None:
-    positions = np.arange(3)
+def _draw_bars(axes: Any, metrics: Heterogeneity, attributes_known: bool) -> None:
+    shown = ["CI", "AI", "SC"][: None if attributes_known else 1]
+    positions = np.arange(len(shown))
     for values, shift, colour, label in (
-        (metrics.six[:3], -0.2, GLOBAL, "global"),
-        (metrics.six[3:], 0.2, CLIENT, "mean of clients"),
+        (metrics.six[: len(shown)], -0.2, GLOBAL, "global"),
+        (metrics.six[3 : 3 + len(shown)], 0.2, CLIENT, "mean of clients"),
     ):
         bars = axes.bar(positions + shift, values, width=0.38, color=colour, label=label)
         axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=1)
-    axes.set_xticks(positions, ["CI", "AI", "SC"])
+    axes.set_xticks(positions, shown)
     axes.set_ylim(0, 1.15)
     axes.set_yticks([0, 0.5, 1])
     axes.tick_params(labelsize=8)
@@ -142,21 +151,25 @@ def _draw_bars(axes: Any, metrics: Heterogeneity) -> None:
 
 def clients_table(run: Run, name: str, *, varies: bool) -> Table:
     """Kinds of clients: how many there are and who, their matrix, their triplet. `varies`: from seed to seed."""
-    tiles = _distinct(run.counts)
+    tiles, num_known = _distinct(run.counts), 3 if run.attributes_known else 1
     order = sorted(range(len(tiles.clients)), key=lambda i: -len(tiles.clients[i]))
     rows = tuple(
         (
             Cell(f"{len(tiles.clients[i])}", len(tiles.clients[i])),
             Cell(_who([run.client_names[k] for k in tiles.clients[i]])),
             *(Cell(f"{n}", int(n)) for n in tiles.matrices[i].ravel()),
-            *(Cell(f"{t:.3f}", float(t)) for t in triplet(tiles.matrices[i])),
+            *(Cell(f"{t:.3f}", float(t)) for t in triplet(tiles.matrices[i])[:num_known]),
+            *[Cell("–")] * (3 - num_known),
         )
         for i in order[:MOST_KINDS]
     )
     heads = ("Clients", "Who", *run.group_names, "CI", "AI", "SC")
     left_out = f" The {MOST_KINDS} most frequent of {len(order)} kinds." if len(order) > MOST_KINDS else ""
     which = f" The split differs from seed to seed; this is that of seed {run.seed}." if varies else ""
-    notes = (f"Samples of each (class, attribute) that such a client has, and its triplet.{left_out}{which}",)
+    what = "(class, attribute) that such a client has, and its triplet."
+    if not run.attributes_known:
+        what = f"class that such a client has. {UNKNOWN}"
+    notes = (f"Samples of each {what}{left_out}{which}",)
     return Table(name, "Kinds of clients", heads, rows, notes)
 
 
@@ -170,9 +183,13 @@ def metrics_table(run: Run, name: str) -> Table:
     """The six metrics in one row."""
     measured, samples = measure(run.counts), int(run.counts.sum())
     row = [Cell(f"{len(run.counts)}", len(run.counts)), Cell(f"{samples}", samples)]
-    row += [Cell(f"{value:.3f}", float(value)) for value in measured.six]
+    row += [
+        Cell(f"{value:.3f}", float(value)) if run.attributes_known or metric.endswith("ci") else Cell("–")
+        for metric, value in zip(METRICS, measured.six, strict=True)
+    ]
     heads = ("Clients", "Samples", *(metric.upper() for metric in METRICS))
     notes = (
         "G…: of the pooled data. C…: mean over clients. CI class, AI attribute imbalance, SC spurious correlation.",
+        *([] if run.attributes_known else [UNKNOWN]),
     )
     return Table(name, "How skewed it is", heads, (tuple(row),), notes)

@@ -84,7 +84,7 @@ def accuracy_curves(results: Results, column: str) -> Figure:
         lowest = min(lowest, float(np.percentile(curves.mean(axis=0), 10)))
     for level in LEVELS:
         axes.axhline(100 * level, color=MUTED, linewidth=0.6, linestyle=(0, (1, 3)))
-    axes.set(xlabel="Round", ylabel="Worst-group accuracy (%)")
+    axes.set(xlabel="Round", ylabel=f"{results.measured} (%)")
     axes.set_ylim(bottom=max(0.0, lowest - 5), top=min(101.0, axes.get_ylim()[1]))
     figure.legend(loc="outside lower center", ncols=3, fontsize=9)
     return figure
@@ -105,14 +105,14 @@ def paired_differences(results: Results, column: str) -> Figure:
         theirs = results.at(results.baselines[summary.row], column)
         for seed, run in results.at(summary.row, column).items():
             if seed in theirs:
-                each = 100 * (run.worst_group_accuracy - theirs[seed].worst_group_accuracy)
+                each = 100 * (run.worst_accuracy - theirs[seed].worst_accuracy)
                 axes.plot(each, height, marker="|", markersize=9, color=INK, alpha=0.7)
         axes.plot(100 * difference.mean, height, marker="o", markersize=7, color=colour)
     axes.set_yticks(range(len(compared)), [s.row for s in compared])
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.grid(axis="y", visible=False)
     axes.set_ylim(-0.6, len(compared) - 0.4)
-    axes.set_xlabel("Difference in worst-group accuracy (percentage points)")
+    axes.set_xlabel(f"Difference in {results.measured.lower()} (percentage points)")
     return figure
 
 

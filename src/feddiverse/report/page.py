@@ -138,8 +138,8 @@ def _of_training(results: Results, column: str, rows: list[tuple[str, list[Run]]
         Illustration(
             f"{prefix}-curves",
             figures.accuracy_curves(results, column),
-            "Worst-group accuracy over rounds: mean over seeds; the band reaches from the lowest to the highest seed.",
-            f"Line chart of worst-group accuracy over rounds on {column}. At the end: "
+            f"{results.measured} over rounds: mean over seeds; the band reaches from the lowest to the highest seed.",
+            f"Line chart of {results.measured.lower()} over rounds on {column}. At the end: "
             + "; ".join(f"{s.row} {tables.percent(s.accuracy)} %" for s in results.ranked(column)),
         )
     ]
@@ -162,25 +162,32 @@ def _of_training(results: Results, column: str, rows: list[tuple[str, list[Run]]
 
 
 def _of_selection(chosen: list[tuple[str, list[Run]]], prefix: str) -> list[Illustration]:
-    return [
-        Illustration(
-            f"{prefix}-triangles",
-            figures.selection_triangles(chosen),
-            "Clients between class imbalance (CI), attribute imbalance (AI) and spurious correlation (SC), by their "
-            "true triplets. A disc’s area and number: that kind’s share of all selections. The ring: its share of "
-            "clients, which is what uniform selection gives.",
-            "Ternary plots of the clients’ triplets with how often each kind was selected; "
-            + "; ".join(f"{row}: {runs[0].selection.effective_clients:.1f} effective clients" for row, runs in chosen),
-        ),
-        Illustration(
-            f"{prefix}-shares",
-            figures.group_shares([(row, runs[0]) for row, runs in chosen]),
-            "What each round trains on: shares of the (class, attribute) groups in the pooled data of the chosen "
-            "clients, first seed. Dashed: equal shares.",
-            "Stacked shares of groups per round; mean share of the rarest group: "
-            + "; ".join(f"{row} {100 * runs[0].selection.smallest_share.mean():.1f} %" for row, runs in chosen),
-        ),
-    ]
+    known = all(run.attributes_known for _, runs in chosen for run in runs)
+    return [*([_triangles(chosen, prefix)] if known else []), _shares(chosen, prefix, known)]
+
+
+def _triangles(chosen: list[tuple[str, list[Run]]], prefix: str) -> Illustration:
+    return Illustration(
+        f"{prefix}-triangles",
+        figures.selection_triangles(chosen),
+        "Clients between class imbalance (CI), attribute imbalance (AI) and spurious correlation (SC), by their "
+        "true triplets. A disc’s area and number: that kind’s share of all selections. The ring: its share of "
+        "clients, which is what uniform selection gives.",
+        "Ternary plots of the clients’ triplets with how often each kind was selected; "
+        + "; ".join(f"{row}: {runs[0].selection.effective_clients:.1f} effective clients" for row, runs in chosen),
+    )
+
+
+def _shares(chosen: list[tuple[str, list[Run]]], prefix: str, known: bool) -> Illustration:
+    what = "(class, attribute) groups" if known else "classes"
+    return Illustration(
+        f"{prefix}-shares",
+        figures.group_shares([(row, runs[0]) for row, runs in chosen]),
+        f"What each round trains on: shares of the {what} in the pooled data of the chosen "
+        "clients, first seed. Dashed: equal shares.",
+        "Stacked shares per round; mean share of the rarest: "
+        + "; ".join(f"{row} {100 * runs[0].selection.smallest_share.mean():.1f} %" for row, runs in chosen),
+    )
 
 
 def _runs(results: Results, column: str) -> list[Run]:
@@ -196,4 +203,5 @@ def _at_a_glance(run: Run, prefix: str) -> Markup:
 
 
 def _draw_federation(run: Run, path: Path) -> None:
-    federation.draw({str(run.federation["name"]): (run.counts, measure(run.counts))}, path, run.client_names)
+    of = {str(run.federation["name"]): (run.counts, measure(run.counts))}
+    federation.draw(of, path, run.client_names, attributes_known=run.attributes_known)

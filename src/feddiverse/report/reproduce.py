@@ -46,10 +46,10 @@ def commands_table(results: Results) -> Table:
     for row, column in results.summaries:
         for seed, run in sorted(results.at(row, column).items()):
             line = [Cell(row), Cell(column), Cell(str(seed), seed)]
-            line.append(Cell(f"{100 * run.worst_group_accuracy:.2f}", 100 * run.worst_group_accuracy))
+            line.append(Cell(f"{100 * run.worst_accuracy:.2f}", 100 * run.worst_accuracy))
             line += [Cell(str(run.result.get("theta_sha256", "–"))[:12]), Cell(command(run.config))]
             rows.append(tuple(line))
-    heads = ("Method", results.column_head, "Seed", "Worst-group accuracy (%)", "θ (SHA-256)", "Command")
+    heads = ("Method", results.column_head, "Seed", f"{results.measured} (%)", "θ (SHA-256)", "Command")
     return Table("commands", "Every number", heads, tuple(rows))
 
 

@@ -93,13 +93,23 @@ class Results:
         pairs = {(column, run.config.federation) for (_, column), at in self.runs.items() for run in at.values()}
         return "Federation" if all(column == federation for column, federation in pairs) else "Column"
 
+    @property
+    def yardstick(self) -> str:
+        """What accuracies are those of: the worst `group`; the worst `class` where no federation's groups are known."""
+        return "/".join(sorted({run.yardstick for run in self.all_runs}, reverse=True)) or "group"
+
+    @property
+    def measured(self) -> str:
+        """`Worst-group accuracy`."""
+        return f"Worst-{self.yardstick} accuracy"
+
     @cached_property
     def all_runs(self) -> list[Run]:
         return [run for place in self.summaries for _, run in sorted(self.runs[place].items())]
 
 
 def _accuracies(found: Mapping[int, Run]) -> dict[int, float]:
-    return {seed: run.worst_group_accuracy for seed, run in sorted(found.items())}
+    return {seed: run.worst_accuracy for seed, run in sorted(found.items())}
 
 
 def load(path: Path) -> Results:

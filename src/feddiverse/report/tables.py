@@ -1,5 +1,7 @@
 """The tables of a report: the paper's layout with ours beside it, every comparison in full, how clients were used."""
 
+import numpy as np
+
 from feddiverse.experiment import estimating
 from feddiverse.experiment.finished import Run
 from feddiverse.experiment.overhead import Cost, cost
@@ -9,6 +11,7 @@ from feddiverse.report.statistics import DEVIATION_RULE, Difference, Reached, Sp
 from feddiverse.report.table import Cell, Mark, Table
 
 NOTHING = Cell("–")
+MOST_CLIENTS = 100
 
 
 def percent(spread: Spread) -> str:
@@ -43,7 +46,7 @@ def all_tables(results: Results) -> list[Table]:
         compared = {place: found for place, found in compared.items() if found}
         return [estimators_table(compared, results.title, results.notes)]
     accuracy = [accuracy_table(results), comparison_table(results)] if len(results.summaries) > 1 else []
-    return [*accuracy, usage_table(results)]
+    return [*accuracy, usage_table(results), *asked_tables(results)]
 
 
 def _cost(run: Run) -> Cost:
@@ -60,9 +63,7 @@ def accuracy_table(results: Results) -> Table:
             summary = results.summaries.get((row, column))
             cells.append(NOTHING if summary is None else _accuracy_cell(results, summary, marks[column].get(row, "")))
         rows.append(tuple(cells))
-    notes = [
-        f"Worst-group accuracy in percent, mean ± {DEVIATION_RULE}{_seeds(results)}. Best bold, second underlined."
-    ]
+    notes = [f"{results.measured} in percent, mean ± {DEVIATION_RULE}{_seeds(results)}. Best bold, second underlined."]
     if any(s.published for s in results.summaries.values()):
         notes.append(f"In brackets or small: the paper’s value ({results.published_in}).")
     return Table("accuracy", results.title, ("Method", *results.columns), tuple(rows), (*notes, *results.notes))
@@ -86,7 +87,7 @@ def comparison_table(results: Results) -> Table:
     heads = [
         "Method",
         *([results.column_head] if several else []),
-        "Worst-group accuracy",
+        results.measured,
         *(["Paper"] if published else []),
     ]
     heads += [f"Difference{against}", *(f"Rounds to {100 * level:.0f} %" for level in LEVELS)]
@@ -135,6 +136,32 @@ def usage_table(results: Results) -> Table:
     return Table("usage", "What selection did to the federation", heads, tuple(rows), notes)
 
 
+def asked_tables(results: Results) -> list[Table]:
+    """For each federation whose clients have names: which of them each method asked how often, and which never."""
+    made = []
+    for place, column in enumerate(results.columns):
+        found = {row: list(at.values()) for row in results.rows if (at := results.at(row, column))}
+        runs = [run for at in found.values() for run in at]
+        names = runs[0].client_names if runs else []
+        if not names or names == [str(k) for k in range(len(names))] or any(run.client_names != names for run in runs):
+            continue
+        times = {row: np.mean([run.selection.times_chosen for run in at], axis=0) for row, at in found.items()}
+        order = np.argsort(-np.sum(list(times.values()), axis=0), kind="stable").tolist()
+        lines = tuple(
+            (Cell(names[k]), *(_times_cell(float(each[k])) for each in times.values())) for k in order[:MOST_CLIENTS]
+        )
+        more = f" The {MOST_CLIENTS} asked most of {len(names)}." if len(names) > MOST_CLIENTS else ""
+        notes = (f"Rounds in which a client was chosen, mean over seeds; pre-training is left out.{more}",)
+        title = f"Who was asked how often: {column}" if len(results.columns) > 1 else "Who was asked how often"
+        name = f"asked-{place}" if len(results.columns) > 1 else "asked"
+        made.append(Table(name, title, ("Client", *times), lines, notes))
+    return made
+
+
+def _times_cell(times: float) -> Cell:
+    return Cell("never" if not times else f"{times:.1f}".removesuffix(".0"), times)
+
+
 def as_json(results: Results) -> dict[str, object]:
     """The comparison as plain data; accuracies and differences as fractions."""
     return {
@@ -144,7 +171,7 @@ def as_json(results: Results) -> dict[str, object]:
                 "method": s.row,
                 "federation": s.column,
                 "seeds": s.accuracy.n,
-                "worst_group_accuracy": s.accuracy.mean,
+                f"worst_{next(iter(results.at(s.row, s.column).values())).yardstick}_accuracy": s.accuracy.mean,
                 "sd": s.accuracy.sd,
                 "paper_percent": s.published and s.published[0],
                 "difference": s.difference and s.difference.mean,

@@ -1,5 +1,6 @@
-"""Accuracy per group (class, attribute), and the worst of them: what the paper reports (Sec. V-A)."""
+"""Accuracy per group (class, attribute), and the worst of them: what the paper reports (Sec. V-A); and per class."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +10,15 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Accuracies:
-    """How well one θ does on the balanced test set."""
+    """How well one θ does on the test set."""
 
     accuracy: float
-    worst_group_accuracy: float
+    worst_class_accuracy: float
+    worst_group_accuracy: float | None  # None where nobody knows the attributes of test samples
     groups: list[dict[str, Any]]  # class, attribute, correct, count, accuracy (None for a group without samples)
 
 
-def accuracies(table: NDArray[np.int64]) -> Accuracies:
+def accuracies(table: NDArray[np.int64], attributes_known: bool = True) -> Accuracies:
     """From `table` [2, classes, attributes]: right answers, then samples. Groups without samples do not count."""
     correct, count = table
     groups = [
@@ -25,4 +27,16 @@ def accuracies(table: NDArray[np.int64]) -> Accuracies:
         for y, a in np.ndindex(*count.shape)
     ]  # fmt: skip
     worst = min(group["accuracy"] for group in groups if group["count"])
-    return Accuracies(float(correct.sum() / count.sum()), worst, groups)
+    return Accuracies(
+        float(correct.sum() / count.sum()), worst_class(groups), worst if attributes_known else None, groups
+    )
+
+
+def worst_class(groups: list[dict[str, Any]]) -> float:
+    """The lowest accuracy of a class, all its groups taken together."""
+    correct: Counter[int] = Counter()
+    count: Counter[int] = Counter()
+    for group in groups:
+        correct[group["class"]] += group["correct"]
+        count[group["class"]] += group["count"]
+    return min(correct[y] / n for y, n in count.items() if n)

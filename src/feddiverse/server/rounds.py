@@ -34,6 +34,7 @@ class Plan:
 
     `balanced_draws`: clients draw their samples so that every hidden group counts equally.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
+    `test_attributes_known`: whether there are groups of the test set to tell the worst of.
     """
 
     train: Train
@@ -43,6 +44,7 @@ class Plan:
     pretraining_rounds: int = 0
     balanced_draws: bool = False
     pretraining: Aggregator = field(default_factory=FedAvg)
+    test_attributes_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def rounds(
             failed=trained.failed,
             warnings=warnings + trained.warnings,
             train_loss=trained.train_loss,
-            test=accuracies(evaluate(theta)) if evaluate and evaluated else None,
+            test=accuracies(evaluate(theta), plan.test_attributes_known) if evaluate and evaluated else None,
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
             traffic=meter.take(),
