@@ -1,4 +1,4 @@
-"""What FedDiverse's `coverage` does to the choices on gsc, gci and gai, by true triplets: nothing is trained.
+"""What FedDiverse's `coverage` and the released `rule` do to the choices, by true triplets: nothing is trained.
 
     python -m benchmarks.coverage
 
@@ -15,6 +15,7 @@ from feddiverse.experiment.truth import statistics
 from feddiverse.heterogeneity import Counts, triplet
 from feddiverse.messages import Ask, Reply, Task
 from feddiverse.seeding import rng
+from feddiverse.selection.base import Selector
 from feddiverse.selection.feddiverse import FedDiverse
 from feddiverse.selection.uniform import Uniform
 from feddiverse.splits import SPLITS
@@ -25,15 +26,17 @@ RESULT = Path(__file__).parent.parent / "results" / "coverage.json"
 def choices(num_rounds: int = 100) -> dict[str, Any]:
     """How evenly clients are chosen by their true triplets, and how small the smallest group of a round is."""
     found: dict[str, Any] = {}
-    for name in ("gsc", "gci", "gai"):
+    for name in ("gsc", "gci", "gai", "dist"):
         split = SPLITS[name]
         sizes = dict(enumerate(split.counts.sum(axis=(1, 2)).tolist()))
-        for coverage in (None, 0.0, 2.0, 1.5, 1.25, 1.0):
-            selector = Uniform() if coverage is None else FedDiverse(Truth(split.counts), coverage)
+        truth = Truth(split.counts)
+        selectors: dict[str, Selector] = {"uniform": Uniform()}
+        selectors |= {f"feddiverse, coverage {c:g}": FedDiverse(truth, c) for c in (0.0, 2.0, 1.5, 1.25, 1.0)}
+        selectors["feddiverse, released rule"] = FedDiverse(truth, rule="released")
+        for way, selector in selectors.items():
             chosen = [
                 selector.choose(t, split.num_selected, sizes, silent, rng(0, "select", t)) for t in range(num_rounds)
             ]
-            way = "uniform" if coverage is None else f"feddiverse, coverage {coverage:g}"
             found.setdefault(name, {})[way] = statistics(chosen, split.counts).summary()
     return found
 
