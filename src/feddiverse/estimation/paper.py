@@ -14,7 +14,7 @@ class Paper(Estimator):
 
     What a client calls attribute 0 another may call attribute 1, so there are no matrices to share.
 
-    `features`: what the attribute classifier sees, the `biased` model's features (as released) or those of the `global`
+    `sees`: what the attribute classifier sees, the `biased` model's features (as released) or those of the `global`
     model.
     """
 
@@ -28,13 +28,13 @@ class Paper(Estimator):
         lr: float = 0.001,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
-        features: str = "biased",
+        sees: str = "biased",
     ) -> None:
         super().__init__()
-        if features not in ("biased", "global"):
-            raise UserError(f"estimator.features must be 'biased' or 'global', not {features!r}.")
+        if sees not in ("biased", "global"):
+            raise UserError(f"estimator.sees must be 'biased' or 'global', not {sees!r}.")
         self.question = PaperTriplet(
-            seed, 0, gce_q, bias_steps, attribute_steps, batch_size, lr, momentum, weight_decay, features
+            seed, 0, gce_q, bias_steps, attribute_steps, batch_size, lr, momentum, weight_decay, sees
         )
 
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
