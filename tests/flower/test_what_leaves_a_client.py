@@ -23,11 +23,13 @@ from feddiverse.messages import (
     EVALUATION_ONLY,
     AttributeTriplet,
     Evaluate,
+    EvaluateHeldOut,
     FeatureHistogram,
     FeatureMoments,
     LabelCounts,
     Loss,
     PaperTriplet,
+    ReadHeldOut,
     Sketch,
     Task,
     Train,
@@ -51,6 +53,8 @@ SENT: dict[type[Task], set[str]] = {
     FeatureMoments: VECTOR,
     FeatureHistogram: VECTOR,
     AttributeTriplet: TRIPLET,
+    ReadHeldOut: set(),
+    EvaluateHeldOut: VECTOR,
 }
 AXES = {name: READING[name] for name in ("directions", "origin")}
 QUESTIONS: dict[type[Task], Task] = {
@@ -64,6 +68,8 @@ QUESTIONS: dict[type[Task], Task] = {
     FeatureMoments: FeatureMoments(3, 1, 4),
     FeatureHistogram: FeatureHistogram(3, 1, 4, **AXES, bins=8),
     AttributeTriplet: AttributeTriplet(3, 1, 4, **READING),
+    ReadHeldOut: ReadHeldOut(3, 1, 4, **READING),
+    EvaluateHeldOut: EvaluateHeldOut(3, 1),
 }
 
 FEDERATION = open_federation("digits-gsc", 3)

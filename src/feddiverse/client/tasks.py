@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from feddiverse import seeding
-from feddiverse.client import balance, consensus, evaluation, paper, training
+from feddiverse.client import balance, consensus, evaluation, held_out, paper, training
 from feddiverse.client.draws import Unread
 from feddiverse.client.sketch import compress
 from feddiverse.data.federation import Samples
 from feddiverse.messages import (
     AttributeTriplet,
     Evaluate,
+    EvaluateHeldOut,
     FeatureHistogram,
     FeatureMoments,
     GroupSums,
@@ -22,6 +23,7 @@ from feddiverse.messages import (
     LabelCounts,
     Loss,
     PaperTriplet,
+    ReadHeldOut,
     Reply,
     Sketch,
     Task,
@@ -91,6 +93,8 @@ ANSWERS: dict[type[Task], Answer] = {
     AttributeTriplet: consensus.attribute_triplet,
     GroupSums: balance.group_sums,
     HeadErrors: balance.head_errors,
+    ReadHeldOut: held_out.read,
+    EvaluateHeldOut: held_out.evaluate,
 }
 
 
