@@ -17,6 +17,7 @@ from feddiverse.messages import Engine, Train, Vector
 from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
+from feddiverse.server.averages import Average
 from feddiverse.server.groups import Accuracies, accuracies
 from feddiverse.server.meter import Meter, Traffic
 from feddiverse.server.objectives import Objective
@@ -79,10 +80,12 @@ def rounds(
     lost_in_a_row: int = 0,
     objective: Objective | None = None,
     balancer: Balancer | None = None,
+    average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
     meter = Meter(engine, plan.sums)
     objective = objective or Objective()
+    average = average or Average()
     for number in range(done + 1, plan.rounds + 1):
         start = time.perf_counter()
         clients = engine.clients
@@ -111,7 +114,10 @@ def rounds(
         if phase == "selected":
             task = objective.prepare(task, asked)
         replies = trained(meter.ask(task, theta, asked))
-        previous, theta = theta, step(theta, objective.watch(theta, replies) if phase == "selected" else replies)
+        if phase == "selected":
+            replies = objective.watch(theta, replies)
+        previous, theta = theta, step(theta, average(theta, replies))
+        warnings += average.warnings()
         lost_in_a_row = 0 if trained.usable else lost_in_a_row + 1
         if lost_in_a_row:
             trained.warnings.append(f"Round {number}: no client sent usable weights; the model stays as it was.")
