@@ -43,7 +43,9 @@ def total(engine: Engine, clients: list[int], sums: SecureSums | None = SecureSu
 def test_both_engines_give_the_same_total(local: LocalEngine) -> None:
     """Secrets are drawn anew each time; the bits of the total do not depend on them."""
     grid = FakeGrid(build_client_app(CONFIG), len(CLIENTS))
-    found = [total(local, CLIENTS), total(FlowerEngine(grid), CLIENTS), total(local, CLIENTS[::-1])]
+    flower = FlowerEngine(grid)
+    assert sorted(flower.clients) == CLIENTS
+    found = [total(local, CLIENTS), total(flower, CLIENTS), total(local, CLIENTS[::-1])]
     plain = [reply.vector for reply in local.ask(TASK, THETA, CLIENTS)]
     for reply in found:
         assert reply.client == TOTAL
@@ -84,7 +86,6 @@ def test_the_drop_in_strategy_has_secure_sums_too() -> None:
     for secure in (False, True):
         grid = FakeGrid(answer_questions(ClientApp(), data, num_classes=2), 8)
         strategy = FedDiverse(FedAvg(fraction_train=0.5), num_classes=2, pretraining_rounds=0, secure_sums=secure)
-        asked: list[Message] = []
         engine = strategy._connect(grid)
         strategy._choose(1, 3, engine.clients, engine, wire.RecordDict())
         asked = [m for m in grid.sent if m.metadata.message_type == wire.message_type(TASK)]
