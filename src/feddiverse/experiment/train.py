@@ -67,6 +67,7 @@ def train(
     aggregator: Any = None,
     estimator: Any = None,
     *,
+    average: Any = None,
     objective: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -78,8 +79,8 @@ def train(
 ) -> Result:
     """Train a federation; every setting of a config is a keyword (`rounds`, `seed`, `lr`, …: docs/running.md).
 
-    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator`, `estimator` and `objective` are a name,
-    `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
+    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator`, `average`, `estimator` and `objective`
+    are a name, `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
     `out` is a run directory: what is unfinished there goes on, what is finished is read; None keeps nothing.
     `resume` insists that there is a run, and with a larger `rounds` trains it further. `on_round` is called with each
     round's record and ends the run by returning False. `engine` ("local", "flower"), `workers` and `device` do not
@@ -91,7 +92,8 @@ def train(
     (2, False)
     """
     given = {
-        "model": model, "selector": selector, "aggregator": aggregator, "estimator": estimator, "objective": objective,
+        "model": model, "selector": selector, "aggregator": aggregator, "average": average, "estimator": estimator,
+        "objective": objective,
     }  # fmt: skip
     given = {key: value for key, value in given.items() if value is not None}
     named = {key: _name(key, value) for key, value in given.items()}
@@ -161,7 +163,7 @@ class _Run:
         self.config, self.federation = opened.config, opened.federation
         self.selector, self.aggregator, self.plan = opened.selector(), opened.aggregator(), opened.plan
         self.balancer = opened.balancer()
-        self.objective = opened.objective()
+        self.objective, self.average = opened.objective(), opened.average()
         self.history: list[dict[str, Any]] = []
         snapshot: Snapshot | None = None
         self._news: list[str] = []
@@ -206,7 +208,7 @@ class _Run:
             self._truth = TruthKept(engine, self.start.evaluation)
             loop = rounds(
                 self._truth, self.selector, self.aggregator, self.evaluation, self.plan,
-                theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer,
+                theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer, self.average,
             )  # fmt: skip
             for done in loop:
                 theta = done.theta
@@ -215,7 +217,7 @@ class _Run:
                 if on_round and on_round(self.history[-1]) is False:
                     stopped = True
                     if done.tested is None and self.evaluation.is_possible:
-                        meter = Meter(self._truth)
+                        meter = Meter(self._truth, self.plan.sums)
                         tested = self.evaluation(done.round, theta, self._truth.clients, meter)
                         self._add_test(replace(done, tested=tested))
                     break
@@ -248,7 +250,7 @@ class _Run:
     def _rebalance(self, theta: Vector) -> tuple[Vector, dict[str, Any]] | None:
         """θ with its head solved anew, and what `result.json` says of it; None where no attribute is seen."""
         assert self.balancer is not None
-        started, meter, number = time.perf_counter(), Meter(self._truth), self.history[-1]["round"] + 1
+        started, meter, number = time.perf_counter(), Meter(self._truth, self.plan.sums), self.history[-1]["round"] + 1
         self.balancer.learn(number, self._truth.clients, meter.with_theta(self.balancer.theta))
         solved = self.balancer.solve(number, theta, self.opened.head(), meter.with_theta(theta))
         if solved is None:

@@ -14,11 +14,13 @@ from feddiverse.messages import Engine, Train, Vector
 from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
+from feddiverse.server.averages import Average
 from feddiverse.server.evaluation import Evaluation, Tested, TestSet, of_test_set
 from feddiverse.server.groups import Accuracies
 from feddiverse.server.meter import EVALUATION, Meter, Traffic
 from feddiverse.server.objectives import Objective
 from feddiverse.server.replies import TrainedReplies
+from feddiverse.server.secagg import SecureSums
 
 MAX_LOST_IN_A_ROW = 3
 
@@ -30,6 +32,7 @@ class Plan:
     `balanced_draws`: clients draw their samples so that every hidden group counts equally.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
+    `sums`: how sums over clients are hidden from the server; None: not.
     """
 
     train: Train
@@ -40,6 +43,7 @@ class Plan:
     balanced_draws: bool = False
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
+    sums: SecureSums | None = None
 
 
 @dataclass(frozen=True)
@@ -76,11 +80,13 @@ def rounds(
     lost_in_a_row: int = 0,
     objective: Objective | None = None,
     balancer: Balancer | None = None,
+    average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
-    meter, evaluating = Meter(engine), Meter(engine)
+    meter, evaluating = Meter(engine, plan.sums), Meter(engine, plan.sums)
     evaluation = of_test_set(evaluate, plan.test_attributes_known)
     objective = objective or Objective()
+    average = average or Average()
     for number in range(done + 1, plan.rounds + 1):
         start = time.perf_counter()
         clients = engine.clients
@@ -109,7 +115,10 @@ def rounds(
         if phase == "selected":
             task = objective.prepare(task, asked)
         replies = trained(meter.ask(task, theta, asked))
-        previous, theta = theta, step(theta, objective.watch(theta, replies) if phase == "selected" else replies)
+        if phase == "selected":
+            replies = objective.watch(theta, replies)
+        previous, theta = theta, step(theta, average(theta, replies))
+        warnings += average.warnings()
         lost_in_a_row = 0 if trained.usable else lost_in_a_row + 1
         if lost_in_a_row:
             trained.warnings.append(f"Round {number}: no client sent usable weights; the model stays as it was.")
