@@ -7,7 +7,7 @@ import sys
 import typer
 import typer.core
 
-from feddiverse.cli import discover, estimate, federations, fetch, measure, model, overhead, report, run, study
+from feddiverse.cli import compare, discover, estimate, federations, fetch, measure, model, overhead, report, run, study
 from feddiverse.errors import RunError, UserError
 
 # Plain help: drawing boxes takes twice as long as all the rest of `--help`.
@@ -30,6 +30,7 @@ for command in (
     model.export,
     estimate.estimate,
     overhead.overhead,
+    compare.compare,
     study.study,
     report.report,
 ):

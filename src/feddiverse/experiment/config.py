@@ -255,19 +255,20 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     if recipe:
         if recipe != "balanced":
             raise UserError(f"There is no recipe '{recipe}'; choose balanced, or leave it out.")
-        keys = {**_balanced(str(keys.get("federation", "")), keys.get("image_size") or 0), **keys}
+        pictures = not keys.get("features")
+        keys = {**_balanced(str(keys.get("federation", "")), keys.get("image_size") or 0, pictures), **keys}
     if keys.get("objective") == "fedprox":
         keys = {**keys, "objective": "cross_entropy", "prox_mu": keys.get("prox_mu") or FEDPROX_MU}
     return keys
 
 
-def _balanced(federation: str, image_size: int) -> dict[str, Any]:
+def _balanced(federation: str, image_size: int, pictures: bool) -> dict[str, Any]:
     """The recipe `balanced`: hidden groups count equally in training and in the last layer, and rare pictures are shown
     shifted (photos mirrored too), lest they be learnt by heart."""
     keys: dict[str, Any] = {"draw": "balanced", "rebalance": True}
     if not federation or federation.startswith("digits") or federation.endswith(("digits", "cmnist", "cmnist-gsc")):
         return {**keys, "crop_padding": 2, "padding": "edge"}
-    if federation.startswith("arrays"):
+    if federation.startswith("arrays") or not pictures:
         return keys  # they may be no pictures: say flip and crop_padding yourself
     return {**keys, "flip": True, "crop_padding": (image_size or 224) // 10, "padding": "edge"}
 

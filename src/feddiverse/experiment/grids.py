@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from feddiverse import registry
-from feddiverse.data.names import FEDERATIONS, parse
+from feddiverse.data.names import FEDERATIONS, full_name, parse
 from feddiverse.errors import UserError
 from feddiverse.experiment import overhead as costs
 from feddiverse.experiment.config import read_toml
@@ -94,6 +94,30 @@ def quickstart(preset: str, source: str, seeds: Sequence[int]) -> Study:
         name="quickstart",
         title="Uniform selection against FedDiverse",
         runs=_cross(rows, _columns("quickstart", preset, mapping), seeds),
+        baselines=dict.fromkeys(rows, UNIFORM),
+    )
+
+
+REBALANCED = "FedDiverse, balanced"
+QUICK_PHOTOS: Settings = {"rounds": 30, "image_size": 64, "evaluate_every": 5}
+
+
+def comparison(federation: str, settings: Settings, seeds: Sequence[int]) -> Study:
+    """Uniform, pow-d, FedDiverse, and FedDiverse with balanced groups on one federation: `feddiverse compare`.
+
+    Quick unless `settings` say otherwise: few rounds, and pictures of a table at 64 pixels.
+    """
+    name = full_name(federation)
+    is_table = name.startswith("table:") or ":table:" in name
+    quick = QUICK_PHOTOS if is_table and not settings.get("features") else {"rounds": 50, "evaluate_every": 5}
+    rows = dict(METHODS[method] for method in ("uniform", "pow_d", "feddiverse"))
+    rows[REBALANCED] = {**METHODS["feddiverse"][1], "recipe": "balanced"}
+    shown = name.removeprefix("table:")
+    columns = {shown: {**quick, **settings, "federation": name}}
+    return Study(
+        name="compare",
+        title=f"Which method suits {Path(shown).name if is_table else shown}?",
+        runs=_cross(_pretrained(rows), columns, list(dict.fromkeys(seeds))),
         baselines=dict.fromkeys(rows, UNIFORM),
     )
 
