@@ -21,7 +21,6 @@ app = typer.Typer(
     suggest_commands=False,  # Click does
 )
 for command in (
-    federations.federations,
     measure.measure,
     discover.discover,
     fetch.fetch,
@@ -35,6 +34,7 @@ for command in (
     report.report,
 ):
     app.command()(command)
+app.add_typer(federations.app, name="federations")
 
 
 def _show_version(wanted: bool) -> None:

@@ -39,8 +39,9 @@ def open_federation(
         from feddiverse.data.table import Columns, load_table, path_of
 
         return load_table(
-            path_of(name), seed, image_size or None, Columns.of(columns, features), resize, needs_test_set
-        )
+            path_of(name), seed, image_size or None, Columns.of(columns, features), resize, needs_test_set,
+            Path(data_dir).expanduser() if data_dir else None,
+        )  # fmt: skip
     split = split_of(name, seed)
     num_classes, num_attributes = split.counts.shape[1:]
     source = open_source(

@@ -14,6 +14,7 @@ from typing import Any
 
 from feddiverse import registry
 from feddiverse.data.names import full_name
+from feddiverse.data.sharing import origin
 from feddiverse.errors import UserError
 
 PADDING = ("constant", "edge")
@@ -147,7 +148,7 @@ KEYS = {key.name: key for key in fields(Config) if key.name != "options"}
 
 def _own_defaults(config: Config) -> dict[str, Any]:
     """The paper's settings; for digits and arrays in memory quick ones, which train a small model from scratch."""
-    name = config.federation if isinstance(config.federation, str) else ""
+    name = origin(config.federation) if isinstance(config.federation, str) else ""
     small = name.startswith(("digits", "arrays")) or name.endswith(":digits") or bool(config.features)
     birds = name == "waterbirds-dist" or name.endswith(":waterbirds")  # flipped and shifted as released
     side = config.image_size if type(config.image_size) is int and config.image_size > 0 else 224
@@ -256,7 +257,7 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
         if recipe != "balanced":
             raise UserError(f"There is no recipe '{recipe}'; choose balanced, or leave it out.")
         pictures = not keys.get("features")
-        keys = {**_balanced(str(keys.get("federation", "")), keys.get("image_size") or 0, pictures), **keys}
+        keys = {**_balanced(origin(str(keys.get("federation", ""))), keys.get("image_size") or 0, pictures), **keys}
     if keys.get("objective") == "fedprox":
         keys = {**keys, "objective": "cross_entropy", "prox_mu": keys.get("prox_mu") or FEDPROX_MU}
     return keys

@@ -42,8 +42,8 @@ def estimated_tables(results: Results) -> list[Table]:
         f"Difference ({next(iter(told)).lower()})", "Which client is worst",
     )  # fmt: skip
     notes = (
-        f"In percent, mean ± {DEVIATION_RULE}. Nobody labelled these groups: they are a class with an attribute value as"
-        " the consensus estimator reads it off the samples, with the model that runs start from, so all methods of a"
+        f"In percent, mean ± {DEVIATION_RULE}. Nobody labelled these groups: a class with an attribute value as the"
+        " consensus estimator reads it off the samples, with the model that runs start from, so all methods of a"
         f" seed have the same. Groups and clients of fewer than {LEAST} samples are not counted as the worst.",
         "Differences are paired by seed, in percentage points, with a 95 % t interval.",
     )
