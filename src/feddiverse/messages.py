@@ -21,7 +21,7 @@ estimated attribute e and true attribute t. They are sent where the data's attri
 their bytes are not counted: no real client could send them."""
 
 
-def _no_weights() -> NDArray[np.float32]:
+def _nothing() -> NDArray[np.float32]:
     return np.zeros((0, 0), np.float32)
 
 
@@ -59,7 +59,7 @@ class Train(Task):
     `prox_mu` pulls θ_k towards θ, or where the client has a memory (and `moon_mu` is 0) towards θ less that memory;
     `moon_mu` keeps what the model sees away from what the model in the client's memory sees. `memories`: client → such
     a vector; a client gets its own only (`of`). See `server.objectives`.
-    `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it read them
+    `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it remembers to have read them
     (`AttributeTriplet`) with at least `draw_confidence`; empty: every sample once.
     """
 
@@ -75,7 +75,7 @@ class Train(Task):
     moon_mu: float = 0.0
     moon_temperature: float = 0.5
     memories: Mapping[int, Vector] = field(default_factory=dict)
-    draw: NDArray[np.float32] = field(default_factory=_no_weights, compare=False)
+    draw: NDArray[np.float32] = field(default_factory=_nothing, compare=False)
     draw_confidence: float = 0.0
 
     def of(self, client: int) -> "Train":
@@ -119,9 +119,13 @@ class LabelCounts(Task):
 
 @dataclass(frozen=True)
 class TrueMatrix(Task):
-    """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A]."""
+    """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A].
+
+    With `remember`, the client takes the true attributes for what it read, as in `AttributeTriplet`.
+    """
 
     num_attributes: int = 0  # 0: as many as the client's own data shows
+    remember: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,8 +178,8 @@ class AttributeTriplet(FeatureMoments):
     Coordinates (as above) of class y and attribute a lie around `centres[y, a]` with unit covariance; about
     `shares[y, a]` of all clients' samples of class y show a. Reply: metrics `ci`, `ai`, `sc`.
 
-    The client remembers what it read, for `Train.draw`, `GroupSums` and `HeadErrors`. With `matrix`, also the vector
-    [Y·A] of counts, of samples read with a posterior of at least `confidence`.
+    With `matrix`, also the vector [Y·A] of counts, of samples read with a posterior of at least `confidence`. With
+    `remember`, the client keeps what it read, for `Train.draw`, `GroupSums` and `HeadErrors`.
     """
 
     directions: NDArray[np.float32]  # [d, q]
@@ -184,30 +188,46 @@ class AttributeTriplet(FeatureMoments):
     shares: NDArray[np.float32]  # [Y, A]
     matrix: bool = False
     confidence: float = 0.0
+    remember: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSums(FeatureMoments):
-    """Rebalancing, first question: sums of features under θ, each sample with the weight of its group [Y, A].
+class Grouped(FeatureMoments):
+    """A question about features under θ in which each sample has the weight of its group [Y, A].
 
-    Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
-    triangle d(d+1)/2]. Samples read with less than `confidence` do not count.
+    Attributes are those that the client remembers, or, where `centres` are given, read anew off the same features as
+    `AttributeTriplet` does (in `reading_dimensions`). Samples read with less than `confidence` do not count. With one
+    column, groups are classes, and no attribute is needed.
     """
 
-    weights: NDArray[np.float32]  # [Y, A]
+    weights: NDArray[np.float32]  # [Y, A]; groups of weight 0 do not count
     confidence: float = 0.0
+    reading_dimensions: int = 0
+    directions: NDArray[np.float32] = field(default_factory=_nothing)
+    origin: NDArray[np.float32] = field(default_factory=_nothing)
+    centres: NDArray[np.float32] = field(default_factory=_nothing)
+    shares: NDArray[np.float32] = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadErrors(FeatureMoments):
+class GroupSums(Grouped):
+    """Rebalancing, first question: weighted sums of features.
+
+    Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
+    triangle d(d+1)/2]; with `by_class`, the last of each class, Y·d(d+1)/2.
+    """
+
+    by_class: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadErrors(Grouped):
     """Rebalancing, second question: how good are these last layers? Asked of clients whose sums they were not made of.
 
     Reply: vector [H·Y·A | Y·A]: squared errors of each head, summed over the sure samples of each group; then counts.
     """
 
     heads: NDArray[np.float32]  # [H, Y, d + 1]: weights and bias
-    weights: NDArray[np.float32]  # [Y, A]: groups of weight 0 do not count
-    confidence: float = 0.0
 
 
 @dataclass(frozen=True)

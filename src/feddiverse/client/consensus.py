@@ -56,7 +56,8 @@ def attribute_triplet(
     coordinates = along(task, theta, samples, model)
     likelihoods = log_likelihoods(coordinates, task.centres[samples.y])
     posterior = posteriors(likelihoods, samples.y, task.shares.astype(np.float64))
-    remember(samples, posterior, coordinates)
+    if task.remember:
+        remember(samples, posterior, coordinates)
     a = posterior.argmax(axis=1)
     matrix, sure = np.zeros(task.shares.shape), np.zeros(task.shares.shape)
     np.add.at(matrix, (samples.y, a), 1)

@@ -9,7 +9,7 @@ import numpy as np
 
 from feddiverse import seeding
 from feddiverse.client import balance, consensus, evaluation, paper, training
-from feddiverse.client.draws import Unread
+from feddiverse.client.draws import Unread, remember_truth
 from feddiverse.client.sketch import compress
 from feddiverse.data.federation import Samples
 from feddiverse.messages import (
@@ -70,6 +70,8 @@ def label_counts(task: LabelCounts, theta: Vector, client_id: int, samples: Samp
 def true_matrix(task: TrueMatrix, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     if samples.a is None:
         return Reply(client_id, failure="the attributes of its samples are not known")
+    if task.remember:
+        remember_truth(samples)
     shape = (model.spec.num_classes, _num_attributes(task, samples))
     return Reply(client_id, vector=evaluation.group_counts(samples, shape).astype(np.float32).ravel())
 

@@ -21,6 +21,7 @@ PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """λ to choose from, in units of a standardised feature's variance."""
 NUM_FOLDS = 5
 ITERATIONS = 500
+ROUNDING = 1e-6  # of the trace: what sums in 32-bit numbers may miss being positive semi-definite by
 LEAST_SPREAD = 1e-3  # of the widest feature's deviation: what varies less is noise, and is not blown up
 
 
@@ -61,6 +62,15 @@ def fold_of(matrices: dict[int, Floats], num_folds: int = NUM_FOLDS) -> dict[int
     return folds
 
 
+def group_weights(matrices: Iterable[Floats], even: bool = True) -> NDArray[np.float32]:
+    """[Y, A]: by which a group's samples count, so that all groups together count equally (or all samples, if not
+    `even`), and as much as there are samples. Groups that nobody has keep weight 0."""
+    totals = sum(matrices, np.zeros(1))
+    there = totals > 0
+    of_group = totals.sum() / there.sum() / np.maximum(totals, 1) if even else np.ones_like(totals)
+    return np.where(there, of_group, 0.0).astype(np.float32)
+
+
 @dataclass(frozen=True)
 class BalancedSums:
     """Weighted sums of features x over samples, as `GroupSums` answers: Σ w and Σ w x of each class, and Σ w xxᵀ.
@@ -70,19 +80,44 @@ class BalancedSums:
 
     weights: Floats  # [Y]
     sums: Floats  # [Y, d]
-    products: Floats  # [d, d]
+    products: Floats  # [d, d]; of each class where that was asked for: [Y, d, d]
 
     @classmethod
-    def of(cls, replies: Iterable[Reply], num_classes: int, d: int) -> Self:
+    def of(cls, replies: Iterable[Reply], num_classes: int, d: int, by_class: bool = False) -> Self:
         """The sum of all answers, one at a time."""
-        total = np.zeros(length(num_classes, d))
+        total = np.zeros(length(num_classes, d, by_class))
         for reply in replies:
             assert reply.vector is not None
             total += reply.vector
-        weights, sums, upper = np.split(total, [num_classes, num_classes * (1 + d)])
-        products = np.zeros((d, d))
-        products[np.triu_indices(d)] = upper
-        return cls(weights, sums.reshape(num_classes, d), products + np.triu(products, 1).T)
+        return cls.unpacked(total, num_classes, d)
+
+    @classmethod
+    def unpacked(cls, vector: Floats, num_classes: int, d: int) -> Self:
+        """What an answer, or a sum of answers, says."""
+        weights, sums, upper = np.split(vector, [num_classes, num_classes * (1 + d)])
+        parts = upper.reshape(-1, d * (d + 1) // 2)
+        products = np.zeros((len(parts), d, d))
+        products[:, *np.triu_indices(d)] = parts
+        products += np.triu(products, 1).transpose(0, 2, 1)
+        return cls(weights, sums.reshape(num_classes, d), products if len(parts) > 1 else products[0])
+
+    def problem(self, expected: Floats) -> str | None:
+        """What cannot be true of a client's sums, given the weights [Y] that its samples of each class have together.
+
+        What is left of Σ w xxᵀ within classes must be positive semi-definite, up to the rounding of 32-bit numbers.
+        """
+        if not np.allclose(self.weights, expected, rtol=1e-3, atol=1e-3 * max(1.0, float(expected.max(initial=0)))):
+            return "its sums have other weights than the samples it counted"
+        there = self.weights > 0
+        scaled = self.sums[there] / np.sqrt(self.weights[there])[:, None]
+        products = self.products if self.products.ndim == 2 else self.products.sum(axis=0)
+        within = products - scaled.T @ scaled
+        within[np.diag_indices(len(within))] += ROUNDING * max(float(np.trace(products)), 1e-30)
+        try:
+            scipy.linalg.cholesky(within, lower=True, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            return "its sums cannot be those of any samples (not positive semi-definite)"
+        return None
 
     def __add__(self, other: Self) -> "BalancedSums":
         return BalancedSums(self.weights + other.weights, self.sums + other.sums, self.products + other.products)
@@ -109,14 +144,15 @@ class BalancedSums:
         for penalty in penalties:
             regular = s.copy()
             regular[np.diag_indices(len(s))] += penalty * scale
-            weight = scipy.linalg.solve(regular, b.T, assume_a="pos").T / deviation
+            factor = scipy.linalg.cho_factor(regular, lower=True, overwrite_a=True, check_finite=False)
+            weight = scipy.linalg.cho_solve(factor, b.T, check_finite=False).T / deviation
             found.append((weight, targets - weight @ mean))
         return found
 
 
-def length(num_classes: int, d: int) -> int:
+def length(num_classes: int, d: int, by_class: bool = False) -> int:
     """Numbers in an answer to `GroupSums`."""
-    return num_classes * (1 + d) + d * (d + 1) // 2
+    return num_classes * (1 + d) + d * (d + 1) // 2 * (num_classes if by_class else 1)
 
 
 def best_penalty(errors: Floats, counts: Floats) -> int:

@@ -69,6 +69,7 @@ class Consensus(Estimator):
             **reading,
             matrix=matrix,
             confidence=self.confidence,
+            remember=self.remembered,
         )
         found = {}
         cells = reading["shares"].size if matrix else 0

@@ -14,7 +14,7 @@ from feddiverse.data import open_federation
 from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
 from feddiverse.estimation.balancer import CONFIDENCE, Balancer, Head
-from feddiverse.estimation.base import Estimator
+from feddiverse.estimation.base import ClassCounts, Estimator
 from feddiverse.experiment.config import PARTS, Config, settings
 from feddiverse.messages import Train, Vector
 from feddiverse.selection.base import Selector
@@ -105,11 +105,22 @@ class Opened:
 
     def balancer(self) -> Balancer | None:
         """What makes hidden groups count equally, where the config asks for it. It reads with θ₀."""
-        if not (self.config.rebalance or self.config.draw == "balanced"):
+        config = self.config
+        if not (config.rebalance or config.draw == "balanced"):
             return None
-        known = {**self.settings, "confidence": CONFIDENCE}
-        estimator: Estimator = registry.make(registry.ESTIMATOR, "consensus", known)
-        return Balancer(estimator, self.initial_theta(), self.config.seed, dimensions=self.config.rebalance_dimensions)
+        kinds = {"groups": "consensus", "true_groups": "oracle"}
+        part = kinds.get(config.rebalance_weights, ClassCounts)
+        if part == "oracle" and not self.federation.attributes_known:
+            raise UserError(
+                f"rebalance_weights is 'true_groups', but nobody knows the attributes of {self.federation.name}: choose"
+                " groups."
+            )
+        estimator: Estimator = registry.make(registry.ESTIMATOR, part, {**self.settings, "confidence": CONFIDENCE})
+        return Balancer(
+            estimator, self.initial_theta(), config.seed,
+            dimensions=config.rebalance_dimensions, weights=config.rebalance_weights, head=config.rebalance_head,
+            reading=config.rebalance_reading,
+        )  # fmt: skip
 
     def head(self) -> Head:
         """Where in θ the last layer is."""
@@ -146,6 +157,8 @@ class Opened:
             pretraining_rounds=config.pretraining_rounds,
             pretraining=FedAvg(config.weighting),
             balanced_draws=config.draw == "balanced",
+            evaluate_rebalanced_every=config.evaluate_rebalanced_every,
+            head=self.head() if config.rebalance else None,
             test_attributes_known=self.federation.test_attributes_known,
         )
 

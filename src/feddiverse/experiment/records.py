@@ -12,7 +12,7 @@ from feddiverse.experiment.config import Config
 from feddiverse.experiment.truth import compare, statistics
 from feddiverse.heterogeneity import Counts
 from feddiverse.selection.base import Selector
-from feddiverse.server.groups import worst_class
+from feddiverse.server.groups import Accuracies, worst_class
 from feddiverse.server.meter import Traffic
 from feddiverse.server.rounds import Round
 
@@ -58,12 +58,18 @@ def as_record(done: Round) -> dict[str, Any]:
         "worst_class_accuracy": done.test and done.test.worst_class_accuracy,
         "worst_group_accuracy": done.test and done.test.worst_group_accuracy,
         "groups": done.test and done.test.groups,
+        "rebalanced": tested(done.rebalanced),
         "seconds": done.seconds,
         "selection_seconds": done.selection_seconds,
         "bytes_down": sum(row["bytes_down"] for row in done.traffic.values()),
         "bytes_up": sum(row["bytes_up"] for row in done.traffic.values()),
         "traffic": done.traffic,
     }
+
+
+def tested(found: Accuracies | None) -> dict[str, Any] | None:
+    """The keys `TESTED`, of a head that was solved anew."""
+    return None if found is None else {key: getattr(found, key) for key in TESTED}
 
 
 def describe_model(spec: "ModelSpec", federation: Federation) -> dict[str, Any]:

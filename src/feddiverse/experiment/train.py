@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from feddiverse import registry
 from feddiverse.data.federation import Federation
 from feddiverse.errors import RunError, UserError
-from feddiverse.experiment import environment
+from feddiverse.estimation.balancer import CannotBalance
+from feddiverse.experiment import environment, rebalancing
 from feddiverse.experiment.checkpoint import Snapshot, Writer
 from feddiverse.experiment.config import PARTS, Config, from_mapping
 from feddiverse.experiment.opening import Objects, Opened, open_run
+from feddiverse.experiment.rebalancing import Rebalanced
 from feddiverse.experiment.records import (
     TESTED,
     as_record,
@@ -36,7 +38,6 @@ from feddiverse.experiment.run_directory import RunDirectory, read_config, read_
 from feddiverse.experiment.truth import TruthKept
 from feddiverse.messages import Engine, Vector
 from feddiverse.server.groups import accuracies
-from feddiverse.server.meter import Meter
 from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Evaluate, Round, rounds
 
 log = logging.getLogger("feddiverse")
@@ -222,27 +223,14 @@ class _Run:
         self._write_triplets()  # in case the run was killed just before it
         return self._finish(theta, stopped, rebalanced)
 
-    def _rebalance(self, theta: Vector, evaluate: Evaluate | None) -> tuple[Vector, dict[str, Any]] | None:
-        """θ with its head solved anew, and what `result.json` says of it; None where no attribute is seen."""
+    def _rebalance(self, theta: Vector, evaluate: Evaluate | None) -> Rebalanced | str:
+        """θ with its head solved anew, or the sentence that says why it cannot be."""
         assert self.balancer is not None
-        started, meter, number = time.perf_counter(), Meter(self._truth), self.history[-1]["round"] + 1
-        self.balancer.learn(number, self._truth.clients, meter.with_theta(self.balancer.theta))
-        solved = self.balancer.solve(number, theta, self.opened.head(), meter.with_theta(theta))
-        if solved is None:
-            return None
-        changed, settings = solved
-        tested = accuracies(evaluate(changed), self.plan.test_attributes_known) if evaluate else None
-        traffic = meter.take()
-        return changed, {
-            "worst_group_accuracy": tested and tested.worst_group_accuracy,
-            "accuracy": tested and tested.accuracy,
-            "groups": tested and tested.groups,
-            "theta_sha256": digest(changed),
-            "bytes_up": sum(row["bytes_up"] for row in traffic.values()),
-            "bytes_down": sum(row["bytes_down"] for row in traffic.values()),
-            "seconds": time.perf_counter() - started,
-            "settings": settings,
-        }
+        number, known = self.history[-1]["round"] + 1, self.plan.test_attributes_known
+        try:
+            return rebalancing.solve(self.balancer, self._truth, number, theta, self.opened.head(), evaluate, known)
+        except CannotBalance as why:
+            return str(why)
 
     @property
     def _where(self) -> str:
@@ -264,6 +252,13 @@ class _Run:
             log.warning(warning)
         worst = f", {said}" if (said := worst_in_words(record)) else ""
         log.info("round %d of %d: %d clients%s", done.round, self.plan.rounds, len(done.selected), worst)
+
+    def _untold(self, warnings: list[str]) -> list[str]:
+        """Those that no round told of; they are logged."""
+        new = [warning for warning in dict.fromkeys(warnings) if warning not in self._told]
+        for warning in new:
+            log.warning(warning)
+        return new
 
     def _add_test(self, done: Round) -> None:
         """The last round was evaluated after all."""
@@ -295,24 +290,27 @@ class _Run:
         if self._triplets and self.directory is not None:
             self.directory.write_json("triplets.json", self._triplets)
 
-    def _finish(self, theta: Vector, stopped: bool, rebalanced: tuple[Vector, dict[str, Any]] | None) -> Result:
+    def _finish(self, theta: Vector, stopped: bool, rebalanced: Rebalanced | str | None) -> Result:
+        """`rebalanced`: a sentence says why it could not be done; None: nobody asked for it."""
         federation = self.federation
         result = summary(
             self.history, federation.counts, self.config, self._seconds, digest(theta), federation.client_names
         )
-        if self.config.rebalance:  # None: no attribute was seen, so there was nothing to balance
-            result["rebalanced"] = rebalanced and rebalanced[1]
-            if rebalanced and self.directory is not None:
-                self.directory.write_theta("rebalanced.safetensors", rebalanced[0])
+        changed = rebalanced.theta if isinstance(rebalanced, Rebalanced) else None
+        if isinstance(rebalanced, Rebalanced):
+            result = rebalancing.summary_with(result, rebalanced.about, self._untold(rebalanced.warnings))
+        elif rebalanced is not None:
+            result = rebalancing.summary_with(result, None, self._untold([rebalanced]))
         if stopped:
             result["stopped"] = True  # by on_round, before all rounds of the config
         if self.directory is not None:
             result["run_dir"] = str(self.directory.path)
-            self.directory.write_json("result.json", result)
+            self.directory.write_result(result, changed)
         return Result(
             summary=result,
             history=self.history,
-            theta=rebalanced[0] if rebalanced else theta,
+            theta=theta,
+            rebalanced_theta=changed,
             about=describe_model(self.opened.spec, self.federation),
             triplets=self._triplets,
             factory=self.opened.objects.model,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.errors import RunError
-from feddiverse.estimation.balancer import Balancer
+from feddiverse.estimation.balancer import Balancer, CannotBalance, Head
 from feddiverse.messages import Engine, Train, Vector
 from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
@@ -32,7 +32,9 @@ Evaluate = Callable[[Vector], NDArray[np.int64]]
 class Plan:
     """What the loop needs to know besides who selects and who aggregates. `train` is the local training asked for.
 
-    `balanced_draws`: clients draw their samples so that every hidden group counts equally.
+    `balanced_draws`: clients draw their samples so that every hidden group counts equally. Every
+    `evaluate_rebalanced_every` rounds (0: never; not in the last, after which the caller may solve it) θ is evaluated
+    with its last layer, which is at `head`, solved anew as well; training goes on from the trained one.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
     """
@@ -43,6 +45,8 @@ class Plan:
     evaluate_every: int
     pretraining_rounds: int = 0
     balanced_draws: bool = False
+    evaluate_rebalanced_every: int = 0
+    head: Head | None = None
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
 
@@ -63,6 +67,7 @@ class Round:
     selection_seconds: float
     traffic: Traffic
     lost_in_a_row: int
+    rebalanced: Accuracies | None = None  # with the last layer solved anew
 
 
 def rounds(
@@ -94,8 +99,8 @@ def rounds(
             generator = rng(task.seed, "select", number)
             chosen = selector.choose(number, plan.num_selected, clients, meter.with_theta(theta), generator)
             selected = checked_choice(chosen, clients)
-            warnings = [*(f"Round {number}: {warning}" for warning in meter.warnings()), *selector.warnings()]
-        if balancer is not None:
+            warnings += selector.warnings()
+        if balancer is not None and (plan.balanced_draws or balancer.reading == "start"):
             balancer.learn(number, clients, meter.with_theta(balancer.theta))
             warnings += balancer.warnings()
             if plan.balanced_draws:
@@ -119,6 +124,16 @@ def rounds(
         selection_seconds += time.perf_counter() - observing
 
         evaluated = number % plan.evaluate_every == 0 or number == plan.rounds
+        test = accuracies(evaluate(theta), plan.test_attributes_known) if evaluate and evaluated else None
+        rebalanced = None
+        due = plan.evaluate_rebalanced_every and number % plan.evaluate_rebalanced_every == 0 and number < plan.rounds
+        if due and evaluate and balancer is not None and plan.head is not None:
+            try:
+                changed, _ = balancer.solve(number, theta, plan.head, clients, meter.with_theta)
+                rebalanced = accuracies(evaluate(changed), plan.test_attributes_known)
+            except CannotBalance as why:
+                warnings.append(str(why))
+        warnings = [*(f"Round {number}: {warning}" for warning in meter.warnings()), *warnings]
         yield Round(
             round=number,
             phase=phase,
@@ -127,11 +142,12 @@ def rounds(
             failed=trained.failed,
             warnings=warnings + trained.warnings,
             train_loss=trained.train_loss,
-            test=accuracies(evaluate(theta), plan.test_attributes_known) if evaluate and evaluated else None,
+            test=test,
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
             traffic=meter.take(),
             lost_in_a_row=lost_in_a_row,
+            rebalanced=rebalanced,
         )
         if lost_in_a_row >= MAX_LOST_IN_A_ROW:
             raise RunError(
