@@ -101,6 +101,9 @@ def test_folds_share_every_group() -> None:
     assert set(folds) == set(range(30))
     assert set(folds.values()) == set(range(5))
     assert fold_of({3: np.ones((2, 2))}) == {3: 0}
+    assert np.bincount(list(folds.values())).tolist() == [6] * 5
+    few = {k: matrices[k] for k in range(13)}
+    assert sorted(np.bincount(list(fold_of(few).values()))) == [4, 4, 5]  # enough for a secure sum each
     rare = np.zeros(5)
     for client, fold in folds.items():
         rare[fold] += matrices[client][0, 1]

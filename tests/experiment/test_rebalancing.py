@@ -432,3 +432,25 @@ def test_selectors_that_read_attributes_too_do_not_change_what_clients_remember(
 
     fd.train(federation, linear, "feddiverse", draw="balanced", engine=watching, **QUICK)
     assert sorted(seen) == [(False, False), (True, True)]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_secure_sums_give_the_same_head_though_nobody_sees_a_client_s_part(
+    federation: fd.Federation, gone: bool
+) -> None:
+    class Gone(LocalEngine):
+        def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
+            for reply in super().ask(task, theta, clients):
+                assert reply.vector is None or not isinstance(task, GroupSums)  # masked words only
+                away = gone and isinstance(task, GroupSums) and reply.client == 3
+                yield Reply(3, failure="it is gone") if away else reply
+
+    def opener(run: Any, workers: int, device: str) -> LocalEngine:
+        return Gone(run.federation, run.spec, workers=workers, device=device)
+
+    settings = {**QUICK, "rebalance": True, "rebalance_weights": "true_groups"}
+    plain = fd.train(federation, linear, engine=with_lies(GroupSums, {3: LIES["gone"]} if gone else {}), **settings)
+    secure = fd.train(federation, linear, engine=opener, secure_sums=True, **settings)
+    assert secure.rebalanced["settings"] == plain.rebalanced["settings"]
+    assert secure.rebalanced["settings"]["clients"] == 12 - gone
+    np.testing.assert_allclose(head_of(secure)[0], head_of(plain)[0], rtol=1e-4, atol=1e-6)

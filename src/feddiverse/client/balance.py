@@ -7,7 +7,7 @@ from feddiverse.client.consensus import log_likelihoods, posteriors, projected
 from feddiverse.client.draws import remembered
 from feddiverse.client.evaluation import features
 from feddiverse.data.federation import Ids, Samples
-from feddiverse.messages import FeatureMoments, Grouped, GroupSums, HeadErrors, Reply, Vector
+from feddiverse.messages import Grouped, GroupSums, HeadErrors, Projected, Reply, Vector
 from feddiverse.models import FlatModel
 
 Floats = NDArray[np.float64]
@@ -48,7 +48,7 @@ def _of_samples(task: Grouped, seen: NDArray[np.float32], samples: Samples) -> t
     if task.weights.shape[1] == 1:
         attribute, sure = np.zeros_like(samples.y), np.ones(len(samples))
     elif task.centres.size:
-        coordinates = projected(FeatureMoments(task.seed, task.round, task.reading_dimensions), seen) @ task.directions
+        coordinates = projected(Projected(task.seed, task.round, task.reading_dimensions), seen) @ task.directions
         likelihoods = log_likelihoods(coordinates - task.origin, task.centres[samples.y])
         posterior = posteriors(likelihoods, samples.y, task.shares.astype(np.float64))
         attribute, sure = posterior.argmax(axis=1), posterior.max(axis=1)

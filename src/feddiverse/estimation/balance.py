@@ -13,6 +13,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from feddiverse import secagg
 from feddiverse.messages import Reply
 
 Floats = NDArray[np.float64]
@@ -20,6 +21,7 @@ Floats = NDArray[np.float64]
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """λ to choose from, in units of a standardised feature's variance."""
 NUM_FOLDS = 5
+FEWEST = secagg.FEWEST + 1  # clients of a fold: one of them may be lost, and a secure sum still be made
 ITERATIONS = 500
 ROUNDING = 1e-6  # of the trace: what sums in 32-bit numbers may miss being positive semi-definite by
 LEAST_SPREAD = 1e-3  # of the widest feature's deviation: what varies less is noise, and is not blown up
@@ -47,16 +49,18 @@ def calibrate(matrices: Floats, sizes: Floats) -> Floats:
 
 
 def fold_of(matrices: dict[int, Floats], num_folds: int = NUM_FOLDS) -> dict[int, int]:
-    """Client → fold, such that each fold has about the same share of every group: the largest clients are dealt first,
-    each to the fold that is then least uneven."""
+    """Client → fold, such that each fold has about the same share of every group, and as many clients (no fewer
+    than `FEWEST`, where there are so many). The largest are dealt first, each to the fold that is then least uneven."""
     totals = np.maximum(sum(matrices.values(), np.zeros(1)), 1e-12)
-    num_folds = max(1, min(num_folds, len(matrices)))
+    num_folds = max(1, min(num_folds, len(matrices) // FEWEST))
     loads = [np.zeros_like(totals) for _ in range(num_folds)]
-    folds = {}
+    folds: dict[int, int] = {}
+    open_to: list[int] = []
     for client in sorted(matrices, key=lambda k: (-float((matrices[k] / totals).sum()), k)):
+        open_to = open_to or list(range(num_folds))
         part = matrices[client] / totals
-        costs = [float(np.square(load + part).sum() - np.square(load).sum()) for load in loads]
-        fold = int(np.argmin(costs))
+        costs = [float(np.square(loads[k] + part).sum() - np.square(loads[k]).sum()) for k in open_to]
+        fold = open_to.pop(int(np.argmin(costs)))
         loads[fold] = loads[fold] + part
         folds[client] = fold
     return folds

@@ -200,15 +200,17 @@ class Balancer:
             task = GroupSums(self.seed, round, self.dimensions, weights=weights, by_class=by_class, **fields)
             asked = {client: clients[client] for client in matrices}
             folds = fold_of(matrices)
-            totals: dict[int, Floats] = {}
-            answered = set()
-            for reply in self._usable_sums(task, asked, matrices, head.num_classes, d, ask):
-                assert reply.vector is not None
-                fold = folds[reply.client]
-                totals[fold] = totals.get(fold, 0.0) + reply.vector.astype(np.float64)
-                answered.add(reply.client)
+            of_fold: dict[int, BalancedSums] = {}
+            answered: set[int] = set()
+            for fold in sorted(set(folds.values())):  # one after the other: of a secure sum only the total is seen
+                members = {client: size for client, size in asked.items() if folds[client] == fold}
+                total = np.zeros(length(head.num_classes, d, by_class))
+                for reply in self._usable_sums(task, members, matrices, head.num_classes, d, ask):
+                    assert reply.vector is not None
+                    total += reply.vector
+                    answered.update(reply.members or (reply.client,))
+                of_fold[fold] = BalancedSums.unpacked(total, head.num_classes, d)
             if answered == matrices.keys():
-                of_fold = {k: BalancedSums.unpacked(totals[k], head.num_classes, d) for k in sorted(totals)}
                 return of_fold, folds, matrices
             matrices = {client: matrix for client, matrix in matrices.items() if client in answered}
         raise CannotBalance("No client sent usable sums: the head stays as it was trained.")
@@ -219,8 +221,8 @@ class Balancer:
     ) -> Iterator[Reply]:  # fmt: skip
         def check(reply: Reply) -> str | None:
             assert reply.vector is not None
-            own = (matrices[reply.client] * task.weights).sum(axis=1)
-            return BalancedSums.unpacked(reply.vector.astype(np.float64), num_classes, d).problem(own)
+            own = sum(matrices[client] for client in reply.members or (reply.client,)) * task.weights
+            return BalancedSums.unpacked(reply.vector.astype(np.float64), num_classes, d).problem(own.sum(axis=1))
 
         return answers(task, asked, ask, length=length(num_classes, d, task.by_class), check=check)
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from feddiverse import registry
+from feddiverse import registry, secagg
 from feddiverse.data import open_federation
 from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
@@ -19,8 +19,10 @@ from feddiverse.experiment.config import PARTS, Config, settings
 from feddiverse.messages import Train, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
+from feddiverse.server.averages import Average
 from feddiverse.server.objectives import Objective
 from feddiverse.server.rounds import Plan
+from feddiverse.server.secagg import SecureSums
 
 if TYPE_CHECKING:  # it brings torch: a run's directory is made before that is loaded
     from feddiverse.models import ModelSpec
@@ -32,7 +34,7 @@ class Objects:
 
     federation: Federation | None = None
     model: Any = None
-    parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "estimator", "objective"
+    parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "average", "estimator", "objective"
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,10 @@ class Opened:
         made: Aggregator = self._part("aggregator")
         return made
 
+    def average(self) -> Average:
+        made: Average = self._part("average")
+        return made
+
     def objective(self) -> Objective:
         made: Objective = self._part("objective")
         return made
@@ -135,6 +141,14 @@ class Opened:
         return copy.deepcopy(made) if made is part else made  # a run keeps its state to itself
 
     @property
+    def secure_sums(self) -> SecureSums | None:
+        """How sums over clients are hidden from the server, where the config asks for it."""
+        config = self.config
+        if not config.secure_sums:
+            return None
+        return SecureSums(config.secure_threshold, config.secure_neighbours, config.secure_bits)
+
+    @property
     def plan(self) -> Plan:
         config = self.config
         return Plan(
@@ -160,6 +174,7 @@ class Opened:
             evaluate_rebalanced_every=config.evaluate_rebalanced_every,
             head=self.head() if config.rebalance else None,
             test_attributes_known=self.federation.test_attributes_known,
+            sums=self.secure_sums,
         )
 
 
@@ -167,6 +182,8 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
     """Open what the config names. Mistakes are told before anything slow starts: names, then data, then weights."""
     objects = objects or Objects()
     check_names(config, objects)
+    if config.secure_sums:
+        secagg.check_installed()
     if objects.federation is None and config.federation == "arrays":
         raise UserError(
             "The data of this run were arrays in memory: go on with it in Python, by the same fd.train(…, out=…)."
@@ -209,7 +226,7 @@ def check_names(config: Config, objects: Objects | None = None) -> None:
     later = registry.Later(lambda: _estimator(config, objects, known))
     if "selector" not in objects.parts:
         registry.make(registry.SELECTOR, config.selector, {**known, "estimator": later}, config.parameters("selector"))
-    for key in ("aggregator", "objective"):
+    for key in ("aggregator", "average", "objective"):
         if key not in objects.parts:
             registry.make(PARTS[key], getattr(config, key), known, config.parameters(key))
     if config.parameters("estimator") and "estimator" not in objects.parts:

@@ -18,7 +18,7 @@ from feddiverse.experiment.records import tested
 from feddiverse.experiment.result import Result, digest
 from feddiverse.experiment.run_directory import RunDirectory, read_config
 from feddiverse.experiment.truth import TruthKept
-from feddiverse.messages import Engine, Vector
+from feddiverse.messages import Vector
 from feddiverse.server.groups import accuracies
 from feddiverse.server.meter import Meter
 from feddiverse.server.rounds import Evaluate
@@ -37,11 +37,11 @@ class Rebalanced:
 
 
 def solve(
-    balancer: Balancer, engine: Engine, round: int, theta: Vector, head: Head, evaluate: Evaluate | None, known: bool
+    balancer: Balancer, meter: Meter, round: int, theta: Vector, head: Head, evaluate: Evaluate | None, known: bool
 ) -> Rebalanced:
     """Ask, solve, evaluate, count. `known`: whether the attributes of test samples are. May raise `CannotBalance`."""
-    started, meter = time.perf_counter(), Meter(engine)
-    changed, settings = balancer.solve(round, theta, head, engine.clients, meter.with_theta)
+    started = time.perf_counter()
+    changed, settings = balancer.solve(round, theta, head, meter.clients, meter.with_theta)
     solved = time.perf_counter() - started
     found = accuracies(evaluate(changed), known) if evaluate else None
     warnings, traffic = [*meter.warnings(), *balancer.warnings()], meter.take()
@@ -97,7 +97,8 @@ def rebalance(
             evaluate = reached.evaluate if len(opened.federation.test_ids) else None
             number = before.history[-1]["round"] + 1
             known = opened.federation.test_attributes_known
-            found = solve(balancer, TruthKept(reached), number, before.theta, head, evaluate, known)
+            meter = Meter(TruthKept(reached), opened.plan.sums)
+            found = solve(balancer, meter, number, before.theta, head, evaluate, known)
         summary = summary_with(before.summary, found.about, found.warnings)
         directory.write_result(summary, found.theta)
     return replace(before, summary=summary, rebalanced_theta=found.theta, factory=model)

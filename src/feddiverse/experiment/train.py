@@ -38,6 +38,7 @@ from feddiverse.experiment.run_directory import RunDirectory, read_config, read_
 from feddiverse.experiment.truth import TruthKept
 from feddiverse.messages import Engine, Vector
 from feddiverse.server.groups import accuracies
+from feddiverse.server.meter import Meter
 from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Evaluate, Round, rounds
 
 log = logging.getLogger("feddiverse")
@@ -64,6 +65,7 @@ def train(
     aggregator: Any = None,
     estimator: Any = None,
     *,
+    average: Any = None,
     objective: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -75,8 +77,8 @@ def train(
 ) -> Result:
     """Train a federation; every setting of a config is a keyword (`rounds`, `seed`, `lr`, …: docs/running.md).
 
-    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator`, `estimator` and `objective` are a name,
-    `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
+    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator`, `average`, `estimator` and `objective`
+    are a name, `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
     `out` is a run directory: what is unfinished there goes on, what is finished is read; None keeps nothing.
     `resume` insists that there is a run, and with a larger `rounds` trains it further. `on_round` is called with each
     round's record and ends the run by returning False. `engine` ("local", "flower"), `workers` and `device` do not
@@ -88,7 +90,8 @@ def train(
     (2, False)
     """
     given = {
-        "model": model, "selector": selector, "aggregator": aggregator, "estimator": estimator, "objective": objective,
+        "model": model, "selector": selector, "aggregator": aggregator, "average": average, "estimator": estimator,
+        "objective": objective,
     }  # fmt: skip
     given = {key: value for key, value in given.items() if value is not None}
     named = {key: _name(key, value) for key, value in given.items()}
@@ -158,7 +161,7 @@ class _Run:
         self.config, self.federation = opened.config, opened.federation
         self.selector, self.aggregator, self.plan = opened.selector(), opened.aggregator(), opened.plan
         self.balancer = opened.balancer()
-        self.objective = opened.objective()
+        self.objective, self.average = opened.objective(), opened.average()
         self.history: list[dict[str, Any]] = []
         snapshot: Snapshot | None = None
         self._news: list[str] = []
@@ -203,7 +206,7 @@ class _Run:
             self._truth = TruthKept(engine, self.start.evaluation)
             loop = rounds(
                 self._truth, self.selector, self.aggregator, evaluate, self.plan,
-                theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer,
+                theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer, self.average,
             )  # fmt: skip
             for done in loop:
                 theta = done.theta
@@ -227,8 +230,9 @@ class _Run:
         """θ with its head solved anew, or the sentence that says why it cannot be."""
         assert self.balancer is not None
         number, known = self.history[-1]["round"] + 1, self.plan.test_attributes_known
+        meter = Meter(self._truth, self.plan.sums)
         try:
-            return rebalancing.solve(self.balancer, self._truth, number, theta, self.opened.head(), evaluate, known)
+            return rebalancing.solve(self.balancer, meter, number, theta, self.opened.head(), evaluate, known)
         except CannotBalance as why:
             return str(why)
 

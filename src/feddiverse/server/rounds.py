@@ -17,10 +17,12 @@ from feddiverse.messages import Engine, Train, Vector
 from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
+from feddiverse.server.averages import Average
 from feddiverse.server.groups import Accuracies, accuracies
 from feddiverse.server.meter import Meter, Traffic
 from feddiverse.server.objectives import Objective
 from feddiverse.server.replies import TrainedReplies
+from feddiverse.server.secagg import SecureSums
 
 MAX_LOST_IN_A_ROW = 3
 
@@ -37,6 +39,7 @@ class Plan:
     with its last layer, which is at `head`, solved anew as well; training goes on from the trained one.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
+    `sums`: how sums over clients are hidden from the server; None: not.
     """
 
     train: Train
@@ -49,6 +52,7 @@ class Plan:
     head: Head | None = None
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
+    sums: SecureSums | None = None
 
 
 @dataclass(frozen=True)
@@ -81,10 +85,12 @@ def rounds(
     lost_in_a_row: int = 0,
     objective: Objective | None = None,
     balancer: Balancer | None = None,
+    average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
-    meter = Meter(engine)
+    meter = Meter(engine, plan.sums)
     objective = objective or Objective()
+    average = average or Average()
     for number in range(done + 1, plan.rounds + 1):
         start = time.perf_counter()
         clients = engine.clients
@@ -113,7 +119,10 @@ def rounds(
         if phase == "selected":
             task = objective.prepare(task, asked)
         replies = trained(meter.ask(task, theta, asked))
-        previous, theta = theta, step(theta, objective.watch(theta, replies) if phase == "selected" else replies)
+        if phase == "selected":
+            replies = objective.watch(theta, replies)
+        previous, theta = theta, step(theta, average(theta, replies))
+        warnings += average.warnings()
         lost_in_a_row = 0 if trained.usable else lost_in_a_row + 1
         if lost_in_a_row:
             trained.warnings.append(f"Round {number}: no client sent usable weights; the model stays as it was.")
