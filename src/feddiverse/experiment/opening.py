@@ -15,11 +15,13 @@ from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
 from feddiverse.estimation.balancer import CONFIDENCE, Balancer, Head
 from feddiverse.estimation.base import ClassCounts, Estimator
+from feddiverse.estimation.consensus import Consensus
 from feddiverse.experiment.config import PARTS, Config, settings
 from feddiverse.messages import Train, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
 from feddiverse.server.averages import Average
+from feddiverse.server.evaluation import Evaluation, GroupReader
 from feddiverse.server.objectives import Objective
 from feddiverse.server.rounds import Plan
 from feddiverse.server.secagg import SecureSums
@@ -128,6 +130,20 @@ class Opened:
             reading=config.rebalance_reading,
         )  # fmt: skip
 
+    def evaluation(self, engine: Any) -> Evaluation:
+        """On the server's test set, on what clients hold out, or both; with hidden groups where nobody knows them."""
+        federation, holds_out = self.federation, self.config.holdout > 0
+        has_test_set, known = len(federation.test_ids) > 0, federation.test_attributes_known
+        ask_test_set = engine.ask_test_set if has_test_set and not known else None
+        reader = None
+        if self.config.estimate_groups and (holds_out or ask_test_set is not None):
+            estimator: Consensus = registry.make(registry.ESTIMATOR, "consensus", self.settings)
+            reader = GroupReader(estimator, self.initial_theta(), ask_test_set)
+        return Evaluation(
+            engine.evaluate if has_test_set else None, known, held_out=holds_out, reader=reader,
+            ask_test_set=ask_test_set, num_classes=federation.num_classes, seed=self.config.seed,
+        )  # fmt: skip
+
     def head(self) -> Head:
         """Where in θ the last layer is."""
         from feddiverse.models import build
@@ -191,8 +207,10 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
     federation = objects.federation or open_federation(
         config.federation, config.seed,
         image_size=config.image_size, resize=config.resize, data_dir=config.data_dir,
-        columns=config.columns, features=config.features,
+        columns=config.columns, features=config.features, needs_test_set=not config.holdout,
     )  # fmt: skip
+    if config.holdout and not federation.held_out:
+        federation = federation.with_holdout(config.holdout, config.seed)
     if (config.flip or config.crop_padding) and (federation.source.mean is None or len(federation.source.shape) != 3):
         raise UserError(
             f"flip and crop_padding change pictures, but the samples of {federation.name} are floats of shape"
@@ -244,7 +262,7 @@ def _check_federation(config: Config) -> None:
     source = config.federation if has_own_clients else parse(config.federation)[1]
     if source.startswith("table"):
         path, columns = path_of(source), Columns.of(config.columns, config.features)
-        if read_table(path, config.seed, columns).clients is None and has_own_clients:
+        if read_table(path, config.seed, columns, not config.holdout).clients is None and has_own_clients:
             raise UserError(
                 f"{path} has no column '{columns.client}': deal it to clients by a split, such as 'gsc:table:{path}',"
                 " or name the column with --client."
