@@ -105,12 +105,13 @@ class BalancedSums:
         products += np.triu(products, 1).transpose(0, 2, 1)
         return cls(weights, sums.reshape(num_classes, d), products if len(parts) > 1 else products[0])
 
-    def problem(self, expected: Floats) -> str | None:
+    def problem(self, expected: Floats, slack: float) -> str | None:
         """What cannot be true of a client's sums, given the weights [Y] that its samples of each class have together.
 
+        `slack`: weight that may be missing or too much, such as of a sample that is just not, or just, read surely.
         What is left of Σ w xxᵀ within classes must be positive semi-definite, up to the rounding of 32-bit numbers.
         """
-        if not np.allclose(self.weights, expected, rtol=1e-3, atol=1e-3 * max(1.0, float(expected.max(initial=0)))):
+        if not (np.abs(self.weights - expected) <= 1e-3 * expected + slack).all() or self.weights.min() < 0:
             return "its sums have other weights than the samples it counted"
         there = self.weights > 0
         scaled = self.sums[there] / np.sqrt(self.weights[there])[:, None]

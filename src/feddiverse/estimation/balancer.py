@@ -222,7 +222,9 @@ class Balancer:
         def check(reply: Reply) -> str | None:
             assert reply.vector is not None
             own = sum(matrices[client] for client in reply.members or (reply.client,)) * task.weights
-            return BalancedSums.unpacked(reply.vector.astype(np.float64), num_classes, d).problem(own.sum(axis=1))
+            return BalancedSums.unpacked(reply.vector.astype(np.float64), num_classes, d).problem(
+                own.sum(axis=1), slack=float(task.weights.max())
+            )
 
         return answers(task, asked, ask, length=length(num_classes, d, task.by_class), check=check)
 

@@ -22,6 +22,8 @@ from feddiverse.messages import (
     AttributeTriplet,
     FeatureHistogram,
     FeatureMoments,
+    GroupSums,
+    HeadErrors,
     LabelCounts,
     Loss,
     PaperTriplet,
@@ -35,7 +37,7 @@ from feddiverse.models import FlatModel, ModelSpec
 
 ANSWERED: tuple[type[Task], ...] = (
     FeatureMoments, FeatureHistogram, AttributeTriplet, PaperTriplet, LabelCounts, Loss,
-    AdvertiseKeys, ShareKeys, Unmask,
+    GroupSums, HeadErrors, AdvertiseKeys, ShareKeys, Unmask,
 )  # fmt: skip
 
 Data = Callable[[Message, Context], Iterable[ArrayLike]]
