@@ -18,6 +18,7 @@ from feddiverse.estimation.base import Estimator
 from feddiverse.experiment.config import PARTS, Config, settings
 from feddiverse.messages import Train, Vector
 from feddiverse.selection.base import Selector
+from feddiverse.selection.limited import limited
 from feddiverse.server.aggregation import Aggregator, FedAvg
 from feddiverse.server.averages import Average
 from feddiverse.server.objectives import Objective
@@ -86,7 +87,7 @@ class Opened:
 
     def selector(self) -> Selector:
         made: Selector = self._part("selector")
-        return made
+        return limited(made, self.config.coverage)
 
     def aggregator(self) -> Aggregator:
         made: Aggregator = self._part("aggregator")

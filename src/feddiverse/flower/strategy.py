@@ -26,6 +26,7 @@ from feddiverse.flower.engine import NAMED, FlowerEngine, Timeouts
 from feddiverse.messages import Plain, Reply, Task, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.selection.hcsfed import HCSFed
+from feddiverse.selection.limited import limited
 from feddiverse.server.meter import Meter
 from feddiverse.server.rounds import checked_choice
 
@@ -64,10 +65,11 @@ class Selecting(Strategy):
         """`pretraining_rounds`: rounds in which every client trains before the first choice (default: one for selectors
         that estimate triplets)."""
         self.strategy = strategy
-        self.selector = _make(selector, {**settings, "seed": seed})
-        _check_answerable(self.selector)
+        made = _make(selector, {**settings, "seed": seed})
+        _check_answerable(made)
         if pretraining_rounds is None:
-            pretraining_rounds = int(hasattr(self.selector, "estimator"))
+            pretraining_rounds = int(hasattr(made, "estimator"))
+        self.selector = limited(made, float(settings.get("coverage", 0.0)))
         self.pretraining_rounds = pretraining_rounds
         self.chosen: dict[int, list[int]] = {}  # round → the clients asked to train
         self._seed = seed
