@@ -90,8 +90,8 @@ def false_loss(task: Task, theta: Vector, reply: Reply, dice: np.random.Generato
 
 
 def false_moments(task: Task, theta: Vector, reply: Reply, dice: np.random.Generator) -> Reply:
-    """Sums of features a hundred times too large and a histogram on one cell, to spoil everybody's triplets. Its updates
-    are honest."""
+    """Sums of features a hundred times too large and a histogram on one cell, to spoil everybody's triplets. It trains
+    honestly."""
     if reply.vector is None:
         return reply
     if type(task) is FeatureMoments:
