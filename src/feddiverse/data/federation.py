@@ -24,7 +24,8 @@ class Samples:
 
     `x` is uint8 for pictures [n, channels, height, width], or float of any shape [n, …]. `a` serves evaluation and the
     oracle; training never reads it. `memory` is what the client itself keeps between questions, such as the
-    attributes it read; it never leaves the client.
+    attributes it read; it never leaves the client. `secret_noise`: noise for privacy comes from this machine's own
+    randomness, as a deployment needs it; else from the run's seed, which the server knows, for experiments.
 
     >>> len(Samples(np.zeros((2, 5), np.float32), y=np.array([0, 1]), a=None))
     2
@@ -34,6 +35,7 @@ class Samples:
     y: Ids
     a: Ids | None
     memory: dict[str, NDArray[Any]] = field(default_factory=dict, compare=False, repr=False)
+    secret_noise: bool = False
 
     def __len__(self) -> int:
         return len(self.y)

@@ -21,8 +21,8 @@ from feddiverse.server.averages import Average
 from feddiverse.server.groups import Accuracies, accuracies
 from feddiverse.server.meter import Meter, Traffic
 from feddiverse.server.objectives import Objective
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.replies import TrainedReplies
-from feddiverse.server.secagg import SecureSums
 
 MAX_LOST_IN_A_ROW = 3
 
@@ -37,7 +37,7 @@ class Plan:
     `balanced_draws`: clients draw their samples so that every hidden group counts equally.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
-    `sums`: how sums over clients are hidden from the server; None: not.
+    `privacy`: what clients protect of what they send.
     """
 
     train: Train
@@ -48,7 +48,7 @@ class Plan:
     balanced_draws: bool = False
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
-    sums: SecureSums | None = None
+    privacy: Privacy = field(default_factory=Privacy)
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Round:
     selection_seconds: float
     traffic: Traffic
     lost_in_a_row: int
+    tables: Mapping[int, int] = field(default_factory=dict)  # client → tables that left it with noise
 
 
 def rounds(
@@ -83,7 +84,7 @@ def rounds(
     average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
-    meter = Meter(engine, plan.sums)
+    meter = Meter(engine, plan.privacy)
     objective = objective or Objective()
     average = average or Average()
     for number in range(done + 1, plan.rounds + 1):
@@ -139,6 +140,7 @@ def rounds(
             test=accuracies(evaluate(theta), plan.test_attributes_known) if evaluate and evaluated else None,
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
+            tables=dict(meter.tables),
             traffic=meter.take(),
             lost_in_a_row=lost_in_a_row,
         )
