@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from feddiverse.client import balance, consensus, evaluation, noise, paper, secagg, training
+from feddiverse.client import balance, consensus, evaluation, held_out, noise, paper, secagg, training
 from feddiverse.client.draws import Unread
 from feddiverse.client.sketch import compress
 from feddiverse.data.federation import Samples
@@ -15,6 +15,7 @@ from feddiverse.messages import (
     AdvertiseKeys,
     AttributeTriplet,
     Evaluate,
+    EvaluateHeldOut,
     FeatureHistogram,
     FeatureMoments,
     GroupSums,
@@ -22,6 +23,7 @@ from feddiverse.messages import (
     LabelCounts,
     Loss,
     PaperTriplet,
+    ReadHeldOut,
     Reply,
     ShareKeys,
     Sketch,
@@ -103,6 +105,8 @@ ANSWERS: dict[type[Task], Answer] = {
     AttributeTriplet: consensus.attribute_triplet,
     GroupSums: balance.group_sums,
     HeadErrors: balance.head_errors,
+    ReadHeldOut: held_out.read,
+    EvaluateHeldOut: held_out.evaluate,
     AdvertiseKeys: secagg.advertise_keys,
     ShareKeys: secagg.share_keys,
     Unmask: secagg.unmask,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from feddiverse.errors import UserError
-from feddiverse.messages import Counted, Evaluate, Loss, PaperTriplet, Summed, Task, Train
+from feddiverse.messages import Counted, Evaluate, EvaluateHeldOut, Loss, PaperTriplet, Summed, Task, Train
 from feddiverse.server.secagg import SecureSums
 
 WITHOUT_NOISE = {
@@ -11,6 +11,7 @@ WITHOUT_NOISE = {
     PaperTriplet: "the paper's estimator counts what models say that were trained on the same samples, so noise on its"
     " counts hides nothing: choose the estimator consensus",
     Evaluate: "right answers on clients' own data leave them without noise",
+    EvaluateHeldOut: "right answers on samples held out leave clients without noise: set holdout to 0",
     Summed: "each client's moments would leave it without noise: set secure_sums to true as well",
 }
 
