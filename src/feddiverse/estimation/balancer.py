@@ -65,7 +65,8 @@ class Balancer:
 
     `dimensions`: features beyond so many are projected at random before they are summed. `weights`: what counts
     equally, `groups`, `true_groups`, `classes` or `samples`; `head`: how it is solved, `ridge`, `fed3r` or `ccvr`.
-    `reading`: the head's groups are those read at the `start`, or anew under the `final` model.
+    `reading`: the head's groups are those read at the `start`, or anew under the `final` model. `exact_counts`: whether
+    clients count their groups without noise, so that their sums can be held against it.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Balancer:
         weights: str = "groups",
         head: str = "ridge",
         reading: str = "start",
+        exact_counts: bool = True,
     ) -> None:
         self.estimator = estimator
         self.theta = theta
@@ -87,6 +89,7 @@ class Balancer:
         self.weights = weights
         self.head = head
         self.reading = reading if weights == "groups" else "start"
+        self.exact_counts = exact_counts
         estimator.wants_matrices = True
         self._blank = copy.deepcopy(estimator)
         estimator.remembered = True

@@ -11,7 +11,7 @@ from feddiverse import registry
 from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
 from feddiverse.estimation.balancer import Balancer, Head
-from feddiverse.experiment import environment
+from feddiverse.experiment import accounting, environment
 from feddiverse.experiment.config import from_mapping
 from feddiverse.experiment.opening import Objects, open_run
 from feddiverse.experiment.records import accuracies_of
@@ -21,7 +21,7 @@ from feddiverse.experiment.truth import TruthKept
 from feddiverse.messages import Engine, Vector
 from feddiverse.server.evaluation import Evaluation
 from feddiverse.server.meter import EVALUATION, Meter
-from feddiverse.server.secagg import SecureSums
+from feddiverse.server.privacy import Privacy
 
 KEYS = ("rebalance_weights", "rebalance_head", "rebalance_reading", "rebalance_dimensions")
 """Settings that say how, and may differ from those the run was trained with."""
@@ -34,24 +34,25 @@ class Rebalanced:
     theta: Vector
     about: dict[str, Any]
     warnings: list[str]
+    tables: dict[int, int]  # client → tables that left it with noise
 
 
 def solve(
     balancer: Balancer,
     engine: Engine,
-    sums: SecureSums | None,
+    privacy: Privacy,
     round: int,
     theta: Vector,
     head: Head,
     evaluation: Evaluation,
 ) -> Rebalanced:
     """Ask, solve, evaluate, count. May raise `CannotBalance`."""
-    started, meter, evaluating = time.perf_counter(), Meter(engine, sums), Meter(engine, sums)
+    started, meter, evaluating = time.perf_counter(), Meter(engine, privacy), Meter(engine, privacy)
     changed, settings = balancer.solve(round, theta, head, meter.clients, meter.with_theta)
     solved = time.perf_counter() - started
     tested = evaluation(round, changed, meter.clients, evaluating) if evaluation.is_possible else None
     warnings = [*meter.warnings(), *balancer.warnings(), *evaluating.warnings(), *(tested.warnings if tested else ())]
-    traffic = meter.take()
+    tables, traffic = dict(meter.tables + evaluating.tables), meter.take()
     about = {
         **accuracies_of(tested),
         "theta_sha256": digest(changed),
@@ -61,7 +62,7 @@ def solve(
         "traffic": traffic | evaluating.take_as(EVALUATION),
         "settings": settings,
     }
-    return Rebalanced(changed, about, warnings)
+    return Rebalanced(changed, about, warnings, tables)
 
 
 def rebalance(
@@ -105,8 +106,10 @@ def rebalance(
             if snapshot := read_checkpoint(path):
                 evaluation.restore(snapshot.evaluation)  # its groups are those that the run was evaluated on
             number = before.history[-1]["round"] + 1
-            found = solve(balancer, TruthKept(reached), opened.plan.sums, number, before.theta, head, evaluation)
+            found = solve(balancer, TruthKept(reached), opened.privacy, number, before.theta, head, evaluation)
         summary = summary_with(before.summary, found.about, found.warnings)
+        if told := accounting.spent(config, [*before.history, {"selected": [], "tables": found.tables}]):
+            summary["privacy"] = told
         directory.write_result(summary, found.theta)
     return replace(before, summary=summary, rebalanced_theta=found.theta, factory=model)
 

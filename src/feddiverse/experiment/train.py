@@ -19,7 +19,7 @@ from feddiverse import registry
 from feddiverse.data.federation import Federation
 from feddiverse.errors import RunError, UserError
 from feddiverse.estimation.balancer import CannotBalance
-from feddiverse.experiment import environment, rebalancing
+from feddiverse.experiment import accounting, environment, rebalancing
 from feddiverse.experiment.checkpoint import Snapshot, Writer
 from feddiverse.experiment.config import PARTS, Config, from_mapping
 from feddiverse.experiment.opening import Objects, Opened, open_run
@@ -41,6 +41,10 @@ from feddiverse.server.meter import Meter
 from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Round, rounds
 
 log = logging.getLogger("feddiverse")
+
+UPDATES_WITHOUT_NOISE = (
+    "privacy_epsilon covers tables of counts only: updates leave clients without noise (privacy_clip, privacy_noise)."
+)
 
 OnRound = Callable[[dict[str, Any]], Any]
 """Called with each round's record, as `rounds.jsonl` has it; returning False ends the run, cleanly."""
@@ -171,6 +175,8 @@ class _Run:
             self._news = self._describe(directory)
             snapshot = directory.go_back_to_checkpoint()
             self.history = read_records(directory.path)
+        if self.config.privacy_epsilon and not self.config.privacy_noise:
+            self._news.append(UPDATES_WITHOUT_NOISE)
         if opened.assumption and "estimator" in self.selector.findings():
             self._news.append(opened.assumption)
         if snapshot is None:
@@ -184,6 +190,7 @@ class _Run:
         self.start = snapshot
         self._told = {warning for record in self.history for warning in record["warnings"]}
         self._triplets: dict[str, Any] = {}
+        self._afterwards: dict[str, Any] = {"selected": []}  # what clients told after the last round, as in a record
 
     def _describe(self, directory: RunDirectory) -> list[str]:
         """`environment.json`, `federation.json` and `model.json`; later sessions must have the same data and starting
@@ -220,7 +227,7 @@ class _Run:
                 if on_round and on_round(self.history[-1]) is False:
                     stopped = True
                     if done.tested is None and self.evaluation.is_possible:
-                        meter = Meter(self._truth, self.plan.sums)
+                        meter = Meter(self._truth, self.plan.privacy)
                         tested = self.evaluation(done.round, theta, self._truth.clients, meter)
                         self._add_test(replace(done, tested=tested))
                     break
@@ -238,11 +245,13 @@ class _Run:
         assert self.balancer is not None
         number = self.history[-1]["round"] + 1
         try:
-            return rebalancing.solve(
-                self.balancer, self._truth, self.plan.sums, number, theta, self.opened.head(), self.evaluation
+            found = rebalancing.solve(
+                self.balancer, self._truth, self.plan.privacy, number, theta, self.opened.head(), self.evaluation
             )
         except CannotBalance as why:
             return str(why)
+        self._afterwards["tables"] = found.tables
+        return found
 
     @property
     def _where(self) -> str:
@@ -309,6 +318,8 @@ class _Run:
         result = summary(
             self.history, federation.counts, self.config, self._seconds, digest(theta), federation.client_names
         )
+        if told := accounting.spent(self.config, [*self.history, self._afterwards]):
+            result["privacy"] = told
         changed = rebalanced.theta if isinstance(rebalanced, Rebalanced) else None
         if isinstance(rebalanced, Rebalanced):
             result = rebalancing.summary_with(result, rebalanced.about, self._untold(rebalanced.warnings))

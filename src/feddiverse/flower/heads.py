@@ -12,7 +12,8 @@ from feddiverse.server.meter import Meter
 
 
 def rebalanced(
-    arrays: ArrayRecord, name: str, meter: Meter, seed: int, num_attributes: int, dimensions: int
+    arrays: ArrayRecord, name: str, meter: Meter, seed: int, num_attributes: int, dimensions: int,
+    exact_counts: bool = True,
 ) -> tuple[ArrayRecord | None, str]:
     """The arrays with another last layer, or None; and what there is to say about it."""
     weight, bias = find_head(arrays, name)
@@ -22,7 +23,7 @@ def rebalanced(
     place = Head(slice(0, old[0].size), slice(old[0].size, theta.size), num_classes, num_features)
     estimator = Consensus(seed, num_classes, num_attributes, confidence=CONFIDENCE)
     try:
-        balancer = Balancer(estimator, theta, seed, dimensions=dimensions, reading="final")
+        balancer = Balancer(estimator, theta, seed, dimensions=dimensions, reading="final", exact_counts=exact_counts)
         solved, about = balancer.solve(1, theta, place, meter.clients, meter.with_theta)
     except CannotBalance as why:
         return None, str(why)

@@ -19,8 +19,8 @@ from feddiverse.server.evaluation import Evaluation, Tested, TestSet, of_test_se
 from feddiverse.server.groups import Accuracies
 from feddiverse.server.meter import EVALUATION, Meter, Traffic
 from feddiverse.server.objectives import Objective
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.replies import TrainedReplies
-from feddiverse.server.secagg import SecureSums
 
 MAX_LOST_IN_A_ROW = 3
 
@@ -34,7 +34,7 @@ class Plan:
     with its last layer, which is at `head`, solved anew as well; training goes on from the trained one.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
-    `sums`: how sums over clients are hidden from the server; None: not.
+    `privacy`: what clients protect of what they send.
     """
 
     train: Train
@@ -47,7 +47,7 @@ class Plan:
     head: Head | None = None
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
-    sums: SecureSums | None = None
+    privacy: Privacy = field(default_factory=Privacy)
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Round:
     traffic: Traffic
     lost_in_a_row: int
     rebalanced: Tested | None = None  # with the last layer solved anew
+    tables: Mapping[int, int] = field(default_factory=dict)  # client → tables that left it with noise
 
     @property
     def test(self) -> Accuracies | None:
@@ -88,7 +89,7 @@ def rounds(
     average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
-    meter, evaluating = Meter(engine, plan.sums), Meter(engine, plan.sums)
+    meter, evaluating = Meter(engine, plan.privacy), Meter(engine, plan.privacy)
     evaluation = of_test_set(evaluate, plan.test_attributes_known)
     objective = objective or Objective()
     average = average or Average()
@@ -157,6 +158,7 @@ def rounds(
             tested=tested,
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
+            tables=dict(meter.tables + evaluating.tables),
             traffic=meter.take() | evaluating.take_as(EVALUATION),
             lost_in_a_row=lost_in_a_row,
             rebalanced=rebalanced,
