@@ -24,6 +24,7 @@ from feddiverse.estimation.balance import (
     fold_of,
     group_weights,
     length,
+    sums_problem,
 )
 from feddiverse.estimation.base import Estimator
 from feddiverse.messages import Ask, GroupSums, HeadErrors, Plain, Reply, Vector
@@ -225,9 +226,7 @@ class Balancer:
         def check(reply: Reply) -> str | None:
             assert reply.vector is not None
             own = sum(matrices[client] for client in reply.members or (reply.client,)) * task.weights
-            return BalancedSums.unpacked(reply.vector.astype(np.float64), num_classes, d).problem(
-                own.sum(axis=1), slack=float(task.weights.max())
-            )
+            return sums_problem(reply.vector, num_classes, d, own.sum(axis=1), slack=float(task.weights.max()))
 
         return answers(task, asked, ask, length=length(num_classes, d, task.by_class), check=check)
 
