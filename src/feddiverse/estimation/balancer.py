@@ -226,7 +226,8 @@ class Balancer:
         def check(reply: Reply) -> str | None:
             assert reply.vector is not None
             own = sum(matrices[client] for client in reply.members or (reply.client,)) * task.weights
-            return sums_problem(reply.vector, num_classes, d, own.sum(axis=1), slack=float(task.weights.max()))
+            slack = float(task.weights.max()) if self.exact_counts else np.inf
+            return sums_problem(reply.vector, num_classes, d, own.sum(axis=1), slack)
 
         return answers(task, asked, ask, length=length(num_classes, d, task.by_class), check=check)
 

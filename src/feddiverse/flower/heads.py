@@ -12,7 +12,12 @@ from feddiverse.server.meter import Meter
 
 
 def rebalanced(
-    arrays: ArrayRecord, name: str, meter: Meter, seed: int, num_attributes: int, dimensions: int,
+    arrays: ArrayRecord,
+    name: str,
+    meter: Meter,
+    seed: int,
+    num_attributes: int,
+    dimensions: int,
     exact_counts: bool = True,
 ) -> tuple[ArrayRecord | None, str]:
     """The arrays with another last layer, or None; and what there is to say about it."""
