@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-WIDTH = 4.4  # inches
+WIDTH = 4.2  # inches
 # The corners of the triangle of triplets: CI left, AI right, SC on top.
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 NAMES = ("CI", "AI", "SC")
 AREA = 1600  # of a disc that has all selections, in square points
 MOST_LABELS = 8
 LABELLED = 0.03  # of all selections
-SMALL = 9  # the smallest text, in points
+SMALL = 9.5  # the smallest text, in points
 
 
 def styled(draw: Callable[P, Drawing]) -> Callable[P, Drawing]:
