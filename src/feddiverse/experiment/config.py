@@ -26,8 +26,8 @@ OWN: Any = None
 """Default of a key whose value depends on other keys (`Config.__post_init__` fills it in)."""
 
 PARTS = {
-    "selector": registry.SELECTOR, "aggregator": registry.AGGREGATOR, "estimator": registry.ESTIMATOR,
-    "objective": registry.OBJECTIVE, "model": registry.MODEL,
+    "selector": registry.SELECTOR, "aggregator": registry.AGGREGATOR, "average": registry.AVERAGE,
+    "estimator": registry.ESTIMATOR, "objective": registry.OBJECTIVE, "model": registry.MODEL,
 }  # fmt: skip
 """Keys that name a part which may have parameters of its own: `selector.temperature`."""
 
@@ -73,6 +73,7 @@ class Config:
     num_selected: int = _key(0, "clients a round; 0: the federation's own", low=0)
     selector: str = _key("uniform", "who is asked each round: a known name or `package.module:Class`")
     aggregator: str = _key("fedavgm", "how updates are combined: a known name or `package.module:Class`")
+    average: str = _key("mean", "what the aggregator averages: all updates (mean), or so that few liars cannot choose")
     objective: str = _key("cross_entropy", "what clients minimise: cross_entropy, feddyn, moon; FedProx: `prox_mu`")
     estimator: str = _key("consensus", "how triplets come about: paper, consensus, oracle or `package.module:Class`")
     pretraining_rounds: int = _key(OWN, "T0: rounds of plain FedAvg with every client before the first choice", low=0)

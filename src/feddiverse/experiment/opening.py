@@ -20,6 +20,7 @@ from feddiverse.experiment.config import PARTS, Config, from_mapping, settings
 from feddiverse.messages import Train, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
+from feddiverse.server.averages import Average
 from feddiverse.server.objectives import Objective
 from feddiverse.server.rounds import Plan
 
@@ -33,7 +34,7 @@ class Objects:
 
     federation: Federation | None = None
     model: Any = None
-    parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "estimator", "objective"
+    parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "average", "estimator", "objective"
 
 
 OPENING = ("image_size", "resize", "data_dir", "columns", "features")
@@ -118,6 +119,10 @@ class Opened:
 
     def aggregator(self) -> Aggregator:
         made: Aggregator = self._part("aggregator")
+        return made
+
+    def average(self) -> Average:
+        made: Average = self._part("average")
         return made
 
     def objective(self) -> Objective:
@@ -224,7 +229,7 @@ def check_names(config: Config, objects: Objects | None = None) -> None:
     later = registry.Later(lambda: _estimator(config, objects, known))
     if "selector" not in objects.parts:
         registry.make(registry.SELECTOR, config.selector, {**known, "estimator": later}, config.parameters("selector"))
-    for key in ("aggregator", "objective"):
+    for key in ("aggregator", "average", "objective"):
         if key not in objects.parts:
             registry.make(PARTS[key], getattr(config, key), known, config.parameters(key))
     if config.parameters("estimator") and "estimator" not in objects.parts:

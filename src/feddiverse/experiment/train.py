@@ -63,6 +63,7 @@ def train(
     aggregator: Any = None,
     estimator: Any = None,
     *,
+    average: Any = None,
     objective: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -74,8 +75,8 @@ def train(
 ) -> Result:
     """Train a federation; every setting of a config is a keyword (`rounds`, `seed`, `lr`, …: docs/running.md).
 
-    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator`, `estimator` and `objective` are a name,
-    `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
+    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator`, `average`, `estimator` and `objective`
+    are a name, `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
     `out` is a run directory: what is unfinished there goes on, what is finished is read; None keeps nothing.
     `resume` insists that there is a run, and with a larger `rounds` trains it further. `on_round` is called with each
     round's record and ends the run by returning False. `engine` ("local", "flower"), `workers` and `device` do not
@@ -87,7 +88,8 @@ def train(
     (2, False)
     """
     given = {
-        "model": model, "selector": selector, "aggregator": aggregator, "estimator": estimator, "objective": objective,
+        "model": model, "selector": selector, "aggregator": aggregator, "average": average, "estimator": estimator,
+        "objective": objective,
     }  # fmt: skip
     config, objects = from_arguments(federation, given, settings, "the arguments of train")
     return carry_out(
@@ -137,7 +139,7 @@ class _Run:
         self.config, self.federation = opened.config, opened.federation
         self.selector, self.aggregator, self.plan = opened.selector(), opened.aggregator(), opened.plan
         self.balancer = opened.balancer()
-        self.objective = opened.objective()
+        self.objective, self.average = opened.objective(), opened.average()
         self.history: list[dict[str, Any]] = []
         snapshot: Snapshot | None = None
         self._news: list[str] = []
@@ -182,7 +184,7 @@ class _Run:
             self._truth = TruthKept(engine, self.start.evaluation)
             loop = rounds(
                 self._truth, self.selector, self.aggregator, evaluate, self.plan,
-                theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer,
+                theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer, self.average,
             )  # fmt: skip
             for done in loop:
                 theta = done.theta

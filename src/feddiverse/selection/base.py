@@ -1,5 +1,6 @@
 """The seam of client selection: one small base class, one file a selector."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -8,7 +9,7 @@ import numpy as np
 from feddiverse.messages import Ask, Plain, Reply, Vector
 
 
-class Selector:
+class Selector(ABC):
     """Chooses whom to ask in each round. Subclasses override what they need; state is plain data.
 
     >>> class Largest(Selector):
@@ -22,9 +23,9 @@ class Selector:
 
     wants_updates: ClassVar[bool] = False
 
+    @abstractmethod
     def choose(self, round: int, k: int, clients: Mapping[int, int], ask: Ask, rng: np.random.Generator) -> list[int]:
         """`min(k, len(clients))` different ids out of `clients` (id → number of samples, any order)."""
-        raise NotImplementedError
 
     def observe(self, round: int, theta: Vector, replies: Sequence[Reply]) -> None:
         """What came back from the chosen clients, trained from `theta`; failed ones are left out."""

@@ -4,6 +4,7 @@ No files, no processes, no torch: the same generator runs over every engine, and
 save θ and the states of selector and aggregator, from which a later call goes on with the same bits.
 """
 
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from feddiverse.messages import Engine, Train, Vector
 from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
+from feddiverse.server.averages import Average
 from feddiverse.server.groups import Accuracies, accuracies
 from feddiverse.server.meter import Meter, Traffic
 from feddiverse.server.objectives import Objective
@@ -76,10 +78,12 @@ def rounds(
     lost_in_a_row: int = 0,
     objective: Objective | None = None,
     balancer: Balancer | None = None,
+    average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
     meter = Meter(engine)
     objective = objective or Objective()
+    average = average or Average()
     for number in range(done + 1, plan.rounds + 1):
         start = time.perf_counter()
         clients = engine.clients
@@ -108,7 +112,10 @@ def rounds(
         if phase == "selected":
             task = objective.prepare(task, asked)
         replies = trained(meter.ask(task, theta, asked))
-        previous, theta = theta, step(theta, objective.watch(theta, replies) if phase == "selected" else replies)
+        if phase == "selected":
+            replies = objective.watch(theta, replies)
+        previous, theta = theta, step(theta, average(theta, replies))
+        warnings += average.warnings()
         lost_in_a_row = 0 if trained.usable else lost_in_a_row + 1
         if lost_in_a_row:
             trained.warnings.append(f"Round {number}: no client sent usable weights; the model stays as it was.")
@@ -141,7 +148,10 @@ def rounds(
 
 def checked_choice(chosen: Iterable[int], clients: Mapping[int, int]) -> list[int]:
     """A selector may be anyone's: what it returns must be different clients that are there, in numbers of any kind."""
-    selected = [int(client) for client in chosen]
+    try:
+        selected = [operator.index(client) for client in chosen]
+    except TypeError:
+        raise RunError(f"The selector chose {chosen!r}, which is no list of clients' numbers.") from None
     if len(set(selected)) < len(selected) or not set(selected) <= set(clients):
         raise RunError(f"The selector chose {selected}, which are not different clients of this federation.")
     return selected
