@@ -33,6 +33,8 @@ def build(
             raise UserError(f"{called} failed: {type(error).__name__}: {error}.") from error
     if not isinstance(module, nn.Module):
         raise UserError(f"{name} gave a {type(module).__name__}; a model factory must return a torch.nn.Module.")
+    if next(module.parameters(), None) is None:
+        raise UserError(f"The model {name} has no weights to train.")
     if callable(getattr(module, "features", None)) and isinstance(getattr(module, "head", None), nn.Module):
         return module
     return WithFeatures(module, name)

@@ -27,7 +27,7 @@ class Selector(ABC):
     def choose(self, round: int, k: int, clients: Mapping[int, int], ask: Ask, rng: np.random.Generator) -> list[int]:
         """`min(k, len(clients))` different ids out of `clients` (id → number of samples, any order)."""
 
-    def observe(self, round: int, theta: Vector, replies: Sequence[Reply]) -> None:
+    def observe(self, round: int, theta: Vector, replies: Sequence[Reply]) -> None:  # noqa: B027 (may stay so)
         """What came back from the chosen clients, trained from `theta`; failed ones are left out."""
 
     def warnings(self) -> list[str]:
@@ -42,5 +42,5 @@ class Selector(ABC):
         """What must be remembered between rounds: plain data that survives a trip through JSON."""
         return {}
 
-    def restore(self, state: Plain) -> None:
+    def restore(self, state: Plain) -> None:  # noqa: B027 (may stay so)
         """Take back what `state` gave, so that a resumed run makes the same choices."""
