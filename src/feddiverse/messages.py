@@ -15,6 +15,9 @@ Vector = NDArray[np.float32]
 
 BYTES_PER_SCALAR = 8
 
+TOTAL = -1
+"""In place of a client: the sum of what many answered, of which nobody saw the parts."""
+
 EVALUATION_ONLY = "evaluation_only."
 """Metrics so named compare with a truth that only an experiment knows: `evaluation_only.e.t` counts samples of
 estimated attribute e and true attribute t. They are sent where the data's attributes are known, decide nothing, and
@@ -23,6 +26,10 @@ their bytes are not counted: no real client could send them."""
 
 def _no_weights() -> NDArray[np.float32]:
     return np.zeros((0, 0), np.float32)
+
+
+def _nobody() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -38,17 +45,22 @@ class Task:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the question itself on the wire, without θ and what is sent in place of a client's memory."""
-        values = [getattr(self, f.name) for f in fields(self) if f.name != "memories"]
+        """Size of the question itself on the wire, without θ and what goes to single clients (`own`)."""
+        values = [value for f in fields(self) if not isinstance(value := getattr(self, f.name), Mapping)]
         return sum(v.nbytes if isinstance(v, np.ndarray) else BYTES_PER_SCALAR for v in values)
+
+    @property
+    def own(self) -> Mapping[int, NDArray[Any]]:
+        """What single clients get with the question, and nobody else: client → array."""
+        return {}
 
     def of(self, client: int) -> "Task":
         """The question as one client gets it: the same for all, but for what is that client's alone."""
-        return self
-
-    def memory_bytes(self, client: int) -> int:
-        """Size of what a real client would remember, and is sent here instead."""
-        return 0
+        if self.own.keys() <= {client}:
+            return self
+        name = next(f.name for f in fields(self) if getattr(self, f.name) is self.own)
+        changes: dict[str, Any] = {name: {client: self.own[client]} if client in self.own else {}}
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)
@@ -78,13 +90,9 @@ class Train(Task):
     draw: NDArray[np.float32] = field(default_factory=_no_weights, compare=False)
     draw_confidence: float = 0.0
 
-    def of(self, client: int) -> "Train":
-        if self.memories.keys() <= {client}:
-            return self
-        return replace(self, memories={client: self.memories[client]} if client in self.memories else {})
-
-    def memory_bytes(self, client: int) -> int:
-        return self.memories[client].nbytes if client in self.memories else 0
+    @property
+    def own(self) -> Mapping[int, Vector]:
+        return self.memories
 
 
 @dataclass(frozen=True)
@@ -142,18 +150,74 @@ class PaperTriplet(Task):
 
 
 @dataclass(frozen=True)
-class FeatureMoments(Task):
-    """Consensus, first question: the spread of features under θ, projected to d = `dimensions` (docs/estimators.md).
+class Projected(Task):
+    """A question about features under θ, projected to d = `dimensions` if they are more, alike on all clients."""
+
+    dimensions: int = 256
+
+
+@dataclass(frozen=True)
+class Summed(Projected):
+    """A question whose answers only matter as their sum over clients. Reply: one vector.
+
+    With `bits`, it is the third step of secure aggregation (`server.secagg`): the reply is the vector in fixed point of
+    `bits` binary places, masked, as `payload`. `sum` is the number of the sum, `members` are those who shared their
+    keys, `letters` what a client's neighbours sealed for it.
+    """
+
+    sum: int = field(default=0, kw_only=True)
+    bits: int = field(default=0, kw_only=True)
+    members: NDArray[np.int64] = field(default_factory=_nobody, compare=False, kw_only=True)
+    letters: Mapping[int, NDArray[np.uint8]] = field(default_factory=dict, compare=False, kw_only=True)
+
+    @property
+    def num_bytes(self) -> int:
+        return super().num_bytes - (0 if self.bits else 2 * BYTES_PER_SCALAR)  # a plain question has no such numbers
+
+    @property
+    def own(self) -> Mapping[int, NDArray[np.uint8]]:
+        return self.letters
+
+
+@dataclass(frozen=True)
+class AdvertiseKeys(Task):
+    """Secure aggregation, first step: begin the sum of this number. Reply: payload, three public keys."""
+
+    sum: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareKeys(AdvertiseKeys):
+    """Secure aggregation, second step: everybody's `keys`, in the order of `members` on a ring.
+
+    Reply: payload, a sealed letter to each of the client's neighbours with a share of its two secrets.
+    """
+
+    members: NDArray[np.int64]  # [n]
+    keys: NDArray[np.uint8]  # [n, 96]
+    neighbours: int
+    threshold: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmask(AdvertiseKeys):
+    """Secure aggregation, last step: whose parts arrived. Reply: payload, a share for each neighbour that sent a
+    letter: of its own mask's seed if its part arrived, else of its private key. A client answers this once."""
+
+    survivors: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FeatureMoments(Summed):
+    """Consensus, first question: the spread of features under θ (docs/estimators.md).
 
     Reply: one vector, to be summed over clients: [1 | classes present | counts Y | sums Y·d | scatter within the
     client's classes, upper triangle d(d+1)/2 | products of its class sums over their counts, likewise].
     """
 
-    dimensions: int = 256
-
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureHistogram(FeatureMoments):
+class FeatureHistogram(Summed):
     """Consensus, second question: where samples lie along the directions in which clients differ.
 
     A sample's coordinates are `projected @ directions − origin`, [q]. Reply: vector [Y, bins, …, bins] flattened, to be
@@ -168,7 +232,7 @@ class FeatureHistogram(FeatureMoments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttributeTriplet(FeatureMoments):
+class AttributeTriplet(Projected):
     """Consensus, third question: the client's triplet.
 
     Coordinates (as above) of class y and attribute a lie around `centres[y, a]` with unit covariance; about
@@ -187,7 +251,7 @@ class AttributeTriplet(FeatureMoments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSums(FeatureMoments):
+class GroupSums(Summed):
     """Rebalancing, first question: sums of features under θ, each sample with the weight of its group [Y, A].
 
     Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
@@ -199,7 +263,7 @@ class GroupSums(FeatureMoments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadErrors(FeatureMoments):
+class HeadErrors(Summed):
     """Rebalancing, second question: how good are these last layers? Asked of clients whose sums they were not made of.
 
     Reply: vector [H·Y·A | Y·A]: squared errors of each head, summed over the sure samples of each group; then counts.
@@ -214,6 +278,9 @@ class HeadErrors(FeatureMoments):
 class Reply:
     """A client's answer, or the reason there is none.
 
+    `payload`: bytes of secure aggregation, which only its protocol can read. A reply of client `TOTAL` is the sum of
+    what `members` answered.
+
     >>> Reply(client=2, metrics={"loss": 0.7}).num_bytes
     8
     """
@@ -224,13 +291,15 @@ class Reply:
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     failure: str | None = None
+    payload: bytes = b""
+    members: tuple[int, ...] = ()
 
     @property
     def num_bytes(self) -> int:
         """Size of the answer on the wire: its numbers, without the transport's framing."""
         vector = 0 if self.vector is None else self.vector.nbytes
         counted = sum(not name.startswith(EVALUATION_ONLY) for name in self.metrics)
-        return vector + BYTES_PER_SCALAR * counted
+        return vector + BYTES_PER_SCALAR * counted + len(self.payload)
 
 
 Ask = Callable[[Task, Sequence[int]], Iterator[Reply]]

@@ -12,7 +12,7 @@ from feddiverse.client.draws import remember
 from feddiverse.client.evaluation import compared_with_truth, features
 from feddiverse.data.federation import Samples
 from feddiverse.heterogeneity import triplet
-from feddiverse.messages import AttributeTriplet, FeatureHistogram, FeatureMoments, Reply, Vector
+from feddiverse.messages import AttributeTriplet, FeatureHistogram, FeatureMoments, Projected, Reply, Vector
 from feddiverse.models import FlatModel
 
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ def along(task: FeatureHistogram | AttributeTriplet, theta: Vector, samples: Sam
     return np.asarray(projected(task, features(theta, samples, model)) @ task.directions - task.origin)
 
 
-def projected(task: FeatureMoments, x: NDArray[np.float32]) -> Floats:
+def projected(task: Projected, x: NDArray[np.float32]) -> Floats:
     """[n, D] → [n, d]: a random projection that all clients share; `dimensions` features or fewer stay as they are."""
     if x.shape[1] <= task.dimensions:
         return x.astype(np.float64)

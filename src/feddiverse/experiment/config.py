@@ -116,6 +116,12 @@ class Config:
     attribute_steps: int = _key(10, "paper estimator: steps of the attribute classifier", low=1)
     consensus_dimensions: int = _key(256, "consensus estimator: dimensions features are projected to", low=1)
     num_attributes: int = _key(0, "attribute values assumed by estimators; 0: the federation's, or 2", low=0)
+    secure_sums: bool = _key(False, "hide clients' parts of sums from the server (secure aggregation, docs/trust.md)")
+    secure_threshold: float = _key(
+        2 / 3, "secure sums: share of a client's neighbours that must stay to the end", above=0.5, high=1
+    )
+    secure_neighbours: int = _key(20, "secure sums: clients that each client shares masks with", low=2)
+    secure_bits: int = _key(32, "secure sums: binary places of the fixed point", low=0, high=52)
     options: Any = field(default=(), metadata={"help": "parameters of parts beyond these keys"})
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from feddiverse import registry
+from feddiverse import registry, secagg
 from feddiverse.data import open_federation
 from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
@@ -23,6 +23,7 @@ from feddiverse.server.aggregation import Aggregator, FedAvg
 from feddiverse.server.averages import Average
 from feddiverse.server.objectives import Objective
 from feddiverse.server.rounds import Plan
+from feddiverse.server.secagg import SecureSums
 
 if TYPE_CHECKING:  # it brings torch: a run's directory is made before that is loaded
     from feddiverse.models import ModelSpec
@@ -158,6 +159,14 @@ class Opened:
         return copy.deepcopy(made) if made is part else made  # a run keeps its state to itself
 
     @property
+    def secure_sums(self) -> SecureSums | None:
+        """How sums over clients are hidden from the server, where the config asks for it."""
+        config = self.config
+        if not config.secure_sums:
+            return None
+        return SecureSums(config.secure_threshold, config.secure_neighbours, config.secure_bits)
+
+    @property
     def plan(self) -> Plan:
         config = self.config
         return Plan(
@@ -181,6 +190,7 @@ class Opened:
             pretraining=FedAvg(config.weighting),
             balanced_draws=config.draw == "balanced",
             test_attributes_known=self.federation.test_attributes_known,
+            sums=self.secure_sums,
         )
 
 
@@ -188,6 +198,8 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
     """Open what the config names. Mistakes are told before anything slow starts: names, then data, then weights."""
     objects = objects or Objects()
     check_names(config, objects)
+    if config.secure_sums:
+        secagg.check_installed()
     if objects.federation is None and config.federation == "arrays":
         raise UserError(
             "The data of this run were arrays in memory: go on with it in Python, by the same fd.train(…, out=…)."

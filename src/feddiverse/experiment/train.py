@@ -207,7 +207,7 @@ class _Run:
     def _rebalance(self, theta: Vector, evaluate: Evaluate | None) -> tuple[Vector, dict[str, Any]] | None:
         """θ with its head solved anew, and what `result.json` says of it; None where no attribute is seen."""
         assert self.balancer is not None
-        started, meter, number = time.perf_counter(), Meter(self._truth), self.history[-1]["round"] + 1
+        started, meter, number = time.perf_counter(), Meter(self._truth, self.plan.sums), self.history[-1]["round"] + 1
         self.balancer.learn(number, self._truth.clients, meter.with_theta(self.balancer.theta))
         solved = self.balancer.solve(number, theta, self.opened.head(), meter.with_theta(theta))
         if solved is None:

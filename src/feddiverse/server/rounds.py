@@ -23,6 +23,7 @@ from feddiverse.server.groups import Accuracies, accuracies
 from feddiverse.server.meter import Meter, Traffic
 from feddiverse.server.objectives import Objective
 from feddiverse.server.replies import TrainedReplies
+from feddiverse.server.secagg import SecureSums
 
 MAX_LOST_IN_A_ROW = 3
 
@@ -37,6 +38,7 @@ class Plan:
     `balanced_draws`: clients draw their samples so that every hidden group counts equally.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
+    `sums`: how sums over clients are hidden from the server; None: not.
     """
 
     train: Train
@@ -47,6 +49,7 @@ class Plan:
     balanced_draws: bool = False
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
+    sums: SecureSums | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def rounds(
     average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
-    meter = Meter(engine)
+    meter = Meter(engine, plan.sums)
     objective = objective or Objective()
     average = average or Average()
     for number in range(done + 1, plan.rounds + 1):
