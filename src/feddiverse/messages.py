@@ -274,6 +274,31 @@ class HeadErrors(Summed):
     confidence: float = 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadHeldOut(Projected):
+    """Evaluation: read the attribute of the samples held out, as `AttributeTriplet` does, and remember it.
+
+    A client reads with the shares of attributes that its training samples show. Reply: nothing.
+    """
+
+    directions: NDArray[np.float32]  # [d, q]
+    origin: NDArray[np.float32]  # [q]
+    centres: NDArray[np.float32]  # [Y, A, q]
+    shares: NDArray[np.float32]  # [Y, A]
+
+
+@dataclass(frozen=True)
+class EvaluateHeldOut(Task):
+    """Right answers of θ on the samples that a client holds out; on all, where it is the server's own test set.
+
+    Reply: vector [2·Y | 2·Y·A]: correct and total of each class; then of each (class, attribute), of samples that were
+    read (`ReadHeldOut`) with at least `confidence`. A = 0: nothing was read.
+    """
+
+    num_attributes: int = 0
+    confidence: float = 0.0
+
+
 @dataclass(frozen=True)
 class Reply:
     """A client's answer, or the reason there is none.

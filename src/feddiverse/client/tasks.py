@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from feddiverse import seeding
-from feddiverse.client import balance, consensus, evaluation, paper, secagg, training
+from feddiverse.client import balance, consensus, evaluation, held_out, paper, secagg, training
 from feddiverse.client.draws import Unread
 from feddiverse.client.sketch import compress
 from feddiverse.data.federation import Samples
@@ -16,6 +16,7 @@ from feddiverse.messages import (
     AdvertiseKeys,
     AttributeTriplet,
     Evaluate,
+    EvaluateHeldOut,
     FeatureHistogram,
     FeatureMoments,
     GroupSums,
@@ -23,6 +24,7 @@ from feddiverse.messages import (
     LabelCounts,
     Loss,
     PaperTriplet,
+    ReadHeldOut,
     Reply,
     ShareKeys,
     Sketch,
@@ -96,6 +98,8 @@ ANSWERS: dict[type[Task], Answer] = {
     AttributeTriplet: consensus.attribute_triplet,
     GroupSums: balance.group_sums,
     HeadErrors: balance.head_errors,
+    ReadHeldOut: held_out.read,
+    EvaluateHeldOut: held_out.evaluate,
     AdvertiseKeys: secagg.advertise_keys,
     ShareKeys: secagg.share_keys,
     Unmask: secagg.unmask,

@@ -22,13 +22,15 @@ def open_federation(
     data_dir: str | Path = "",
     columns: str = "",
     features: str = "",
+    needs_test_set: bool = True,
 ) -> Federation:
     """The federation of this name: a named one, `split:source`, or a table (`PATH.csv`) with clients of its own.
 
     `image_size` is the side of photos in pixels (0: 224; that of digits is 28); with `resize` photos are scaled to that
     side first and their middle is cut out (0: as the source does, Waterbirds 256); `data_dir` holds data that is not in
     the cache. `columns` (`"class=diagnosis,client=hospital"`) says what a table's columns are called, `features`
-    (`"age,weight"`) that it holds numbers instead of pictures.
+    (`"age,weight"`) that it holds numbers instead of pictures. A table without test rows is refused if
+    `needs_test_set`; one that does not say which rows these are then keeps a tenth of them for that.
 
     >>> open_federation("digits-gsc", seed=0).client(0).x.shape
     (140, 3, 28, 28)
@@ -43,7 +45,8 @@ def open_federation(
     if name.startswith("table:"):
         from feddiverse.data.table import Columns, load_table, path_of
 
-        opened = load_table(path_of(name), seed, image_size or None, Columns.of(columns, features), resize)
+        columns_of = Columns.of(columns, features)
+        opened = load_table(path_of(name), seed, image_size or None, columns_of, resize, needs_test_set)
         return replace(opened, opened_with=opened_with)
     split = split_of(name, seed)
     num_classes, num_attributes = split.counts.shape[1:]

@@ -100,6 +100,8 @@ class Config:
     server_beta2: float = _key(0.99, "FedAdam's and FedYogi's β₂", low=0, below=1)
     server_tau: float = _key(0.001, "FedOpt's adaptivity τ", above=0)
     evaluate_every: int = _key(OWN, "rounds between evaluations; the last is always evaluated", low=1)
+    holdout: float = _key(0.0, "share of its own samples that each client keeps for evaluation only", low=0, below=1)
+    estimate_groups: bool = _key(True, "have hidden groups read where test samples' are unknown, to tell the worst")
     draw: str = _key(
         "plain", "how clients draw samples: plain, or balanced over hidden groups", choices=("plain", "balanced")
     )

@@ -16,6 +16,7 @@ from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
 from feddiverse.estimation.balancer import CONFIDENCE, Balancer, Head
 from feddiverse.estimation.base import Estimator
+from feddiverse.estimation.consensus import Consensus
 from feddiverse.experiment.config import PARTS, Config, from_mapping, settings
 from feddiverse.messages import Train, Vector
 from feddiverse.selection.base import Selector
@@ -146,6 +147,11 @@ class Opened:
         estimator: Estimator = registry.make(registry.ESTIMATOR, "consensus", known)
         return Balancer(estimator, self.initial_theta(), self.config.seed, dimensions=self.config.rebalance_dimensions)
 
+    def group_estimator(self) -> Consensus:
+        """Reads hidden groups of test samples that nobody labelled."""
+        made: Consensus = registry.make(registry.ESTIMATOR, "consensus", self.settings)
+        return made
+
     def head(self) -> Head:
         """Where in θ the last layer is."""
         from feddiverse.models import build
@@ -207,8 +213,10 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
     federation = objects.federation or open_federation(
         config.federation, config.seed,
         image_size=config.image_size, resize=config.resize, data_dir=config.data_dir,
-        columns=config.columns, features=config.features,
+        columns=config.columns, features=config.features, needs_test_set=not config.holdout,
     )  # fmt: skip
+    if config.holdout and not federation.held_out:
+        federation = federation.with_holdout(config.holdout, config.seed)
     if (config.flip or config.crop_padding) and (federation.source.mean is None or len(federation.source.shape) != 3):
         raise UserError(
             f"flip and crop_padding change pictures, but the samples of {federation.name} are floats of shape"
@@ -259,7 +267,7 @@ def _check_federation(config: Config) -> None:
     source = config.federation if has_own_clients else parse(config.federation)[1]
     if source.startswith("table"):
         path, columns = path_of(source), Columns.of(config.columns, config.features)
-        if read_table(path, config.seed, columns).clients is None and has_own_clients:
+        if read_table(path, config.seed, columns, not config.holdout).clients is None and has_own_clients:
             raise UserError(
                 f"{path} has no column '{columns.client}': deal it to clients by a split, such as 'gsc:table:{path}',"
                 " or name the column with --client."

@@ -16,6 +16,8 @@ WITHOUT_THETA = (LabelCounts, TrueMatrix, AdvertiseKeys)
 """Questions about the data alone, or the keys of a secure sum: a client need not be sent the model to answer them."""
 MEMORY = "memory"
 """Counted apart, on messages counted already: what is sent because clients here remember nothing."""
+EVALUATION = "evaluation"
+"""All that is asked to know how good θ is: no part of what a method costs."""
 MAX_NAMED = 10  # clients named in one warning
 
 
@@ -82,6 +84,11 @@ class Meter:
                 f" client {clients[0]}: {reasons[clients[0]].rstrip('.')}."
             )
         return sentences
+
+    def take_as(self, name: str) -> Traffic:
+        """What was counted since the last call, all kinds of questions together, under one name."""
+        rows = list(self.take().values())
+        return {name: {key: sum(row[key] for row in rows) for key in rows[0]}} if rows else {}
 
     def take(self) -> Traffic:
         """What was counted since the last call."""
