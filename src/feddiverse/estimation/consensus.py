@@ -70,9 +70,9 @@ class Consensus(Estimator):
             self.seed,
             round,
             self.dimensions,
-            **reading,
             matrix=matrix,
             confidence=self.confidence,
+            **reading,  # type: ignore[arg-type]  # arrays only
         )
         found = {}
         cells = reading["shares"].size if matrix else 0

@@ -118,6 +118,10 @@ class Config:
     attribute_steps: int = _key(10, "paper estimator: steps of the attribute classifier", low=1)
     consensus_dimensions: int = _key(256, "consensus estimator: dimensions features are projected to", low=1)
     num_attributes: int = _key(0, "attribute values assumed by estimators; 0: the federation's, or 2", low=0)
+    privacy_epsilon: float = _key(0.0, "ε of the noise on each table of counts that leaves a client; 0: none", low=0)
+    privacy_clip: float = _key(0.0, "length to which clients cut their updates; 0: as they are", low=0)
+    privacy_noise: float = _key(0.0, "noise on updates: its deviation as a multiple of privacy_clip", low=0)
+    privacy_delta: float = _key(1e-5, "δ for which the ε of updates is told", above=0, below=1)
     secure_sums: bool = _key(False, "hide clients' parts of sums from the server (secure aggregation, docs/trust.md)")
     secure_threshold: float = _key(
         2 / 3, "secure sums: share of a client's neighbours that must stay to the end", above=0.5, high=1
@@ -259,6 +263,9 @@ def _hint(name: str, keys: Mapping[str, Any]) -> str:
 def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     """Shorthands and the keys of older configs, as today's keys."""
     keys = dict(values)
+    if isinstance(keys.get("privacy"), Mapping):  # a table of a TOML file
+        keys |= {f"privacy.{name}": value for name, value in keys.pop("privacy").items()}
+    keys = {name.replace("privacy.", "privacy_"): value for name, value in keys.items()}
     if isinstance(keys.get("federation"), str):
         keys["federation"] = full_name(keys["federation"])
     if "optimizer" in keys:
