@@ -250,9 +250,8 @@ def check_privacy(config: Config) -> None:
     if config.privacy_noise:
         accounting.check_installed()
     balances = config.rebalance or config.draw == "balanced"
-    asked = (
-        {"consensus": Summed, "paper": PaperTriplet}.get(config.estimator) if config.selector in ESTIMATING else None
-    )
+    selector, estimator = (part.removesuffix(registry.OBJECT) for part in (config.selector, config.estimator))
+    asked = {"consensus": Summed, "paper": PaperTriplet}.get(estimator) if selector in ESTIMATING else None
     for kind in (asked, Summed if balances else None):
         if kind is not None:
             privacy_of(config).check(kind, hidden=kind is Summed and config.secure_sums)
