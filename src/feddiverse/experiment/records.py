@@ -65,6 +65,7 @@ def as_record(done: Round) -> dict[str, Any]:
         "bytes_down": sum(row["bytes_down"] for row in done.traffic.values()),
         "bytes_up": sum(row["bytes_up"] for row in done.traffic.values()),
         "traffic": done.traffic,
+        **({"tables": {str(client): number for client, number in done.tables.items()}} if done.tables else {}),
     }
 
 
@@ -82,6 +83,7 @@ def describe_model(spec: "ModelSpec", federation: Federation) -> dict[str, Any]:
     """`model.json`: what is needed to build the model again and to use it."""
     return {
         "model": spec.name,
+        **({"options": dict(spec.options)} if spec.options else {}),
         "num_classes": spec.num_classes,
         "shape": list(spec.shape),
         "mean": spec.mean and list(spec.mean),

@@ -4,6 +4,7 @@ No files, no processes, no torch: the same generator runs over every engine, and
 save θ and the states of selector and aggregator, from which a later call goes on with the same bits.
 """
 
+import operator
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,8 @@ from feddiverse.server.evaluation import Evaluation, Tested, TestSet, of_test_se
 from feddiverse.server.groups import Accuracies
 from feddiverse.server.meter import EVALUATION, Meter, Traffic
 from feddiverse.server.objectives import Objective
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.replies import TrainedReplies
-from feddiverse.server.secagg import SecureSums
 
 MAX_LOST_IN_A_ROW = 3
 
@@ -32,7 +33,7 @@ class Plan:
     `balanced_draws`: clients draw their samples so that every hidden group counts equally.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
-    `sums`: how sums over clients are hidden from the server; None: not.
+    `privacy`: what clients protect of what they send.
     """
 
     train: Train
@@ -43,7 +44,7 @@ class Plan:
     balanced_draws: bool = False
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
-    sums: SecureSums | None = None
+    privacy: Privacy = field(default_factory=Privacy)
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Round:
     selection_seconds: float
     traffic: Traffic
     lost_in_a_row: int
+    tables: Mapping[int, int] = field(default_factory=dict)  # client → tables that left it with noise
 
     @property
     def test(self) -> Accuracies | None:
@@ -83,7 +85,7 @@ def rounds(
     average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
-    meter, evaluating = Meter(engine, plan.sums), Meter(engine, plan.sums)
+    meter, evaluating = Meter(engine, plan.privacy), Meter(engine, plan.privacy)
     evaluation = of_test_set(evaluate, plan.test_attributes_known)
     objective = objective or Objective()
     average = average or Average()
@@ -143,6 +145,7 @@ def rounds(
             tested=tested,
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
+            tables=dict(meter.tables + evaluating.tables),
             traffic=meter.take() | evaluating.take_as(EVALUATION),
             lost_in_a_row=lost_in_a_row,
         )
@@ -154,7 +157,10 @@ def rounds(
 
 def checked_choice(chosen: Iterable[int], clients: Mapping[int, int]) -> list[int]:
     """A selector may be anyone's: what it returns must be different clients that are there, in numbers of any kind."""
-    selected = [int(client) for client in chosen]
+    try:
+        selected = [operator.index(client) for client in chosen]
+    except TypeError:
+        raise RunError(f"The selector chose {chosen!r}, which is no list of clients' numbers.") from None
     if len(set(selected)) < len(selected) or not set(selected) <= set(clients):
         raise RunError(f"The selector chose {selected}, which are not different clients of this federation.")
     return selected
