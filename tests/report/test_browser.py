@@ -13,7 +13,8 @@ from feddiverse.report.results import load
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--window-size=1280,1100", "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+    "--window-size=1280,1100", "--disable-background-networking",
+    "--disable-component-update", "--disable-dev-shm-usage",
 )  # fmt: skip
 
 pytestmark = [
