@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from feddiverse.data.names import counts_of
-from feddiverse.heterogeneity import METRICS, measure
+from feddiverse.heterogeneity import METRICS
 from feddiverse.report.statistics import Difference, in_points
-from feddiverse.splits import PAPER
 
 IID = "iid"
 NONE, SOME = 0.02, 0.2  # below: nothing to speak of; from: a good deal
@@ -85,7 +83,7 @@ class Placed:
         seven = [value for name, value in self.known.items() if name != IID]
         if self.value < NONE:
             return f"as even as {IID}"
-        lower = sum(value < self.value - 1e-9 for value in seven)
+        lower = sum(value < self.value - 1e-5 for value in seven)
         nearest = min((abs(value - self.value), name) for name, value in self.known.items())
         like = f", like {nearest[1]}" if nearest[0] < NONE else ""
         rank = "more than any" if lower == len(seven) else "less than any" if not lower else f"more than {lower}"
@@ -111,13 +109,16 @@ class Verdict:
 
 
 @cache
+def _file() -> dict[str, Any]:
+    """Made by `python -m benchmarks.evidence`."""
+    content: dict[str, Any] = json.loads(files("feddiverse.report").joinpath("evidence.json").read_text("utf-8"))
+    return content
+
+
 def known() -> dict[str, dict[str, float]]:
     """The six metrics of an iid federation and of the paper's seven."""
-    splits = {IID: "iid():cmnist", **{name: name for name in PAPER}}
-    return {
-        name: dict(zip(METRICS, map(float, measure(counts_of(split)).six), strict=True))
-        for name, split in splits.items()
-    }
+    found: dict[str, dict[str, float]] = _file()["known"]
+    return found
 
 
 def judge(six: Iterable[float], *, attributes_known: bool = True) -> Verdict:
@@ -159,7 +160,7 @@ def _helped(nearest: str) -> list[str]:
     """What our own results say of the split, in sentences."""
     if nearest == IID:
         return ["Clients are alike, so it matters little which of them are asked."]
-    found = [each for each in evidence() if nearest in each["federations"]]
+    found = [each for each in _file()["results"] if nearest in each["federations"]]
     if not found:
         return [f"We have no results on {nearest}."]
     return [_sentence(each) for each in found]
@@ -174,10 +175,3 @@ def _sentence(each: Mapping[str, Any]) -> str:
     sure = [method for method, difference in differences.items() if difference.is_sure]
     end = f"Beyond the noise: {', '.join(sure)}." if sure else "Nothing is beyond the noise."
     return f"On {each['on']}, {each['against']}: {listed}. {end}"
-
-
-@cache
-def evidence() -> list[dict[str, Any]]:
-    """What our own studies found, by known federation (made from results/ by `python -m benchmarks.evidence`)."""
-    text = files("feddiverse.report").joinpath("evidence.json").read_text("utf-8")
-    return list(json.loads(text))
