@@ -103,7 +103,9 @@ class Config:
     )
     rebalance: bool = _key(False, "solve the last layer anew at the end, every hidden group of equal weight")
     rebalance_dimensions: int = _key(2048, "rebalance: features beyond so many are projected at random", low=1)
-    coverage: float = _key(0.0, "feddiverse's guard against asking the same few clients; 0: the paper's rule", low=0)
+    coverage: float = _key(0.0, "nobody is chosen more than so many times as often as uniformly; 0: no bound", low=0)
+    smoothing: float = _key(0.0, "feddiverse: added to triplets before normalising; 0: the paper's rule", low=0)
+    loss_quantile: float = _key(1.0, "pow_d, oort: losses above this quantile count as it; 1: all", above=0, high=1)
     pow_d_candidates: int = _key(0, "pow_d's d; 0: every client", low=0)
     fedpns_alpha: float = _key(2.0, "FedPNS α", above=0)
     fedpns_beta: float = _key(0.7, "FedPNS β", low=0)
@@ -259,13 +261,19 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
         own = {name: keys[name] for name in ("prox_mu", "objective") if keys.get(name)}
         keys = {**keys, **shorthand, **own}
     recipe = keys.pop("recipe", "")
-    if recipe:
-        if recipe != "balanced":
-            raise UserError(f"There is no recipe '{recipe}'; choose balanced, or leave it out.")
-        keys = {**_balanced(str(keys.get("federation", "")), keys.get("image_size") or 0), **keys}
+    for name in str(recipe).split("+") if recipe else ():
+        if name not in ("balanced", "robust"):
+            raise UserError(f"There is no recipe '{name}'; choose balanced, robust, balanced+robust, or leave it out.")
+        balanced = name == "balanced"
+        own = _balanced(str(keys.get("federation", "")), keys.get("image_size") or 0) if balanced else ROBUST
+        keys = {**own, **keys}
     if keys.get("objective") == "fedprox":
         keys = {**keys, "objective": "cross_entropy", "prox_mu": keys.get("prox_mu") or FEDPROX_MU}
     return keys
+
+
+ROBUST: dict[str, Any] = {"average": "clipped_mean", "coverage": 1.5, "smoothing": 0.02, "loss_quantile": 0.75}
+"""The recipe `robust`: bounds on what one client can do to the model and to the choice of clients (docs/trust.md)."""
 
 
 def _balanced(federation: str, image_size: int) -> dict[str, Any]:

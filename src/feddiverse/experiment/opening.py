@@ -20,6 +20,7 @@ from feddiverse.experiment import accounting
 from feddiverse.experiment.config import ESTIMATING, PARTS, Config, settings
 from feddiverse.messages import PaperTriplet, Summed, Train, Vector
 from feddiverse.selection.base import Selector
+from feddiverse.selection.limited import limited
 from feddiverse.server.aggregation import Aggregator, FedAvg
 from feddiverse.server.averages import Average
 from feddiverse.server.objectives import Objective
@@ -90,7 +91,7 @@ class Opened:
 
     def selector(self) -> Selector:
         made: Selector = self._part("selector")
-        return made
+        return limited(made, self.config.coverage)
 
     def aggregator(self) -> Aggregator:
         made: Aggregator = self._part("aggregator")

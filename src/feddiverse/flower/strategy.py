@@ -26,6 +26,7 @@ from feddiverse.flower.engine import NAMED, FlowerEngine, Timeouts
 from feddiverse.messages import Plain, Reply, Task, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.selection.hcsfed import HCSFed
+from feddiverse.selection.limited import limited
 from feddiverse.server.meter import Meter
 from feddiverse.server.privacy import Privacy
 from feddiverse.server.rounds import checked_choice
@@ -69,10 +70,11 @@ class Selecting(Strategy):
         that estimate triplets). `secure_sums`: hide clients' parts of sums from the server.
         `privacy_epsilon`: ε of the noise on each table of counts; your app trains, so noise on updates is its own."""
         self.strategy = strategy
-        self.selector = _make(selector, {**settings, "seed": seed})
-        _check_answerable(self.selector)
+        made = _make(selector, {**settings, "seed": seed})
+        _check_answerable(made)
         if pretraining_rounds is None:
-            pretraining_rounds = int(hasattr(self.selector, "estimator"))
+            pretraining_rounds = int(hasattr(made, "estimator"))
+        self.selector = limited(made, float(settings.get("coverage", 0.0)))
         self.pretraining_rounds = pretraining_rounds
         self.chosen: dict[int, list[int]] = {}  # round → the clients asked to train
         self._seed = seed
