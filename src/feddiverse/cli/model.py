@@ -21,9 +21,10 @@ def export(
     path = out or run / "model.safetensors"
     if path.suffix != ".safetensors":
         raise UserError(f"'{path}' must end in .safetensors.")
+    finished = load_run(run)
     if not path.parent.is_dir():
         raise UserError(f"There is no folder {path.parent} to write into.")
-    typer.echo(load_run(run).save(path))
+    typer.echo(finished.save(path))
 
 
 def predict(
@@ -38,6 +39,8 @@ def predict(
     from feddiverse.data.pictures import decode
     from feddiverse.experiment.result import open_model
 
+    if csv_ and json_:
+        raise UserError("Choose one of --csv and --json.")
     opened = open_model(model)
     shape = tuple(opened.about["shape"])
     if opened.about["mean"] is None or len(shape) != 3 or shape[0] != 3:

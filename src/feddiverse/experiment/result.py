@@ -43,8 +43,8 @@ class Result:
     run_dir: Path | None = None
 
     @classmethod
-    def read(cls, path: str | Path) -> "Result":
-        """The finished run in a directory."""
+    def read(cls, path: str | Path, model: Any = None) -> "Result":
+        """The finished run in a directory; `model` as in `load_model`."""
         path = Path(path).expanduser()
         read_config(path)  # says so if there is no run
         summary = read_json(path / "result.json")
@@ -52,7 +52,7 @@ class Result:
             raise UserError(f"The run in {path} is not finished: go on with 'feddiverse run --resume {path}'.")
         about = read_json(path / "model.json") or _about_of_old(path)
         found = read_json(path / "triplets.json") or {}
-        return cls({**summary, "run_dir": str(path)}, read_records(path), _theta_of(path), about, found, None, path)
+        return cls({**summary, "run_dir": str(path)}, read_records(path), _theta_of(path), about, found, model, path)
 
     @property
     def accuracy(self) -> float | None:
@@ -146,8 +146,8 @@ class Result:
         return f"Result({worst}, {len(self.history)} rounds, θ {self.theta_sha256[:8]})"
 
 
-def load_run(path: str | Path) -> Result:
-    """The finished run in a directory, as `fd.train` gave it.
+def load_run(path: str | Path, model: Any = None) -> Result:
+    """The finished run in a directory, as `fd.train` gave it. `model` as in `load_model`.
 
     >>> import tempfile
     >>> import feddiverse as fd
@@ -156,13 +156,13 @@ def load_run(path: str | Path) -> Result:
     ...     fd.load_run(f"{folder}/run").theta_sha256 == made.theta_sha256
     True
     """
-    return Result.read(path)
+    return Result.read(path, model)
 
 
 def load_model(path: str | Path, model: Any = None) -> "nn.Module":
     """The trained model of a run directory, or of a file that `Result.save` or `feddiverse export` wrote.
 
-    `model`: the factory or module, for one that cannot be imported by its name.
+    `model`: the factory or module, where the run's was an object, or is not found by its name.
 
     >>> import tempfile
     >>> import feddiverse as fd
