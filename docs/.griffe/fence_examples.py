@@ -1,4 +1,4 @@
-"""Shows the examples of our docstrings (`>>> …`, up to the next empty line) as code: Griffe takes them for plain text."""
+"""Shows the examples of our docstrings (`>>> …`, up to the next empty line) as code: Griffe takes them for text."""
 
 import re
 from typing import Any

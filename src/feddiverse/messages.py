@@ -24,12 +24,17 @@ estimated attribute e and true attribute t. They are sent where the data's attri
 their bytes are not counted: no real client could send them."""
 
 
-def _no_weights() -> NDArray[np.float32]:
+def _nothing() -> NDArray[np.float32]:
     return np.zeros((0, 0), np.float32)
 
 
 def _nobody() -> NDArray[np.int64]:
     return np.zeros(0, np.int64)
+
+
+def _optional(default: float) -> Any:
+    """A number that a question usually lacks: it travels, and counts, only where it is not `default`."""
+    return field(default=default, kw_only=True, metadata={"lacks": default})
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Task:
     @property
     def num_bytes(self) -> int:
         """Size of the question itself on the wire, without θ and what goes to single clients (`own`)."""
-        values = [value for f in fields(self) if not isinstance(value := getattr(self, f.name), Mapping)]
+        there = [f for f in fields(self) if f.metadata.get("lacks") is None or getattr(self, f.name) != f.default]
+        values = [value for f in there if not isinstance(value := getattr(self, f.name), Mapping)]
         return sum(v.nbytes if isinstance(v, np.ndarray) else BYTES_PER_SCALAR for v in values)
 
     @property
@@ -71,7 +77,9 @@ class Train(Task):
     `prox_mu` pulls θ_k towards θ, or where the client has a memory (and `moon_mu` is 0) towards θ less that memory;
     `moon_mu` keeps what the model sees away from what the model in the client's memory sees. `memories`: client → such
     a vector; a client gets its own only (`of`). See `server.objectives`.
-    `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it read them
+    `clip` > 0: θ_k − θ is cut to this length, and Gaussian noise of deviation `noise`·`clip` is added to each of its
+    numbers; with noise, the loss stays with the client.
+    `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it remembers to have read them
     (`AttributeTriplet`) with at least `draw_confidence`; empty: every sample once.
     """
 
@@ -87,8 +95,10 @@ class Train(Task):
     moon_mu: float = 0.0
     moon_temperature: float = 0.5
     memories: Mapping[int, Vector] = field(default_factory=dict)
-    draw: NDArray[np.float32] = field(default_factory=_no_weights, compare=False)
+    draw: NDArray[np.float32] = field(default_factory=_nothing, compare=False)
     draw_confidence: float = 0.0
+    clip: float = _optional(0.0)
+    noise: float = _optional(0.0)
 
     @property
     def own(self) -> Mapping[int, Vector]:
@@ -116,20 +126,30 @@ class Sketch(Train):
 
 
 @dataclass(frozen=True)
-class LabelCounts(Task):
-    """The client's class marginal M^k (Fed-CBS, label entropy, HACCS). Reply: vector [classes].
+class Counted(Task):
+    """A question that is answered by counts of samples.
 
-    `epsilon` > 0: each count is sent with Laplace noise of scale 1/ε, those that fall below zero as zero.
+    `epsilon` > 0: with noise that makes the answer ε-differentially private (`client.noise`); whatever else is told is
+    computed from the noisy counts.
     """
 
-    epsilon: float = 0.0
+    epsilon: float = _optional(0.0)
 
 
 @dataclass(frozen=True)
-class TrueMatrix(Task):
-    """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A]."""
+class LabelCounts(Counted):
+    """The client's class marginal M^k (Fed-CBS, label entropy, HACCS). Reply: vector [classes]."""
+
+
+@dataclass(frozen=True)
+class TrueMatrix(Counted):
+    """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A].
+
+    With `remember`, the client takes the true attributes for what it read, as in `AttributeTriplet`.
+    """
 
     num_attributes: int = 0  # 0: as many as the client's own data shows
+    remember: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,14 +185,10 @@ class Summed(Projected):
     keys, `letters` what a client's neighbours sealed for it.
     """
 
-    sum: int = field(default=0, kw_only=True)
-    bits: int = field(default=0, kw_only=True)
+    sum: int = _optional(0)
+    bits: int = _optional(0)
     members: NDArray[np.int64] = field(default_factory=_nobody, compare=False, kw_only=True)
     letters: Mapping[int, NDArray[np.uint8]] = field(default_factory=dict, compare=False, kw_only=True)
-
-    @property
-    def num_bytes(self) -> int:
-        return super().num_bytes - (0 if self.bits else 2 * BYTES_PER_SCALAR)  # a plain question has no such numbers
 
     @property
     def own(self) -> Mapping[int, NDArray[np.uint8]]:
@@ -232,14 +248,14 @@ class FeatureHistogram(Summed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttributeTriplet(Projected):
+class AttributeTriplet(Projected, Counted):
     """Consensus, third question: the client's triplet.
 
     Coordinates (as above) of class y and attribute a lie around `centres[y, a]` with unit covariance; about
     `shares[y, a]` of all clients' samples of class y show a. Reply: metrics `ci`, `ai`, `sc`.
 
-    The client remembers what it read, for `Train.draw`, `GroupSums` and `HeadErrors`. With `matrix`, also the vector
-    [Y·A] of counts, of samples read with a posterior of at least `confidence`.
+    With `matrix`, also the vector [Y·A] of counts, of samples read with a posterior of at least `confidence`. With
+    `remember`, the client keeps what it read, for `Train.draw`, `GroupSums` and `HeadErrors`.
     """
 
     directions: NDArray[np.float32]  # [d, q]
@@ -248,30 +264,46 @@ class AttributeTriplet(Projected):
     shares: NDArray[np.float32]  # [Y, A]
     matrix: bool = False
     confidence: float = 0.0
+    remember: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSums(Summed):
-    """Rebalancing, first question: sums of features under θ, each sample with the weight of its group [Y, A].
+class Grouped(Summed):
+    """A question about features under θ in which each sample has the weight of its group [Y, A].
 
-    Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
-    triangle d(d+1)/2]. Samples read with less than `confidence` do not count.
+    Attributes are those that the client remembers, or, where `centres` are given, read anew off the same features as
+    `AttributeTriplet` does (in `reading_dimensions`). Samples read with less than `confidence` do not count. With one
+    column, groups are classes, and no attribute is needed.
     """
 
-    weights: NDArray[np.float32]  # [Y, A]
+    weights: NDArray[np.float32]  # [Y, A]; groups of weight 0 do not count
     confidence: float = 0.0
+    reading_dimensions: int = 0
+    directions: NDArray[np.float32] = field(default_factory=_nothing)
+    origin: NDArray[np.float32] = field(default_factory=_nothing)
+    centres: NDArray[np.float32] = field(default_factory=_nothing)
+    shares: NDArray[np.float32] = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadErrors(Summed):
+class GroupSums(Grouped):
+    """Rebalancing, first question: weighted sums of features.
+
+    Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
+    triangle d(d+1)/2]; with `by_class`, the last of each class, Y·d(d+1)/2.
+    """
+
+    by_class: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadErrors(Grouped):
     """Rebalancing, second question: how good are these last layers? Asked of clients whose sums they were not made of.
 
     Reply: vector [H·Y·A | Y·A]: squared errors of each head, summed over the sure samples of each group; then counts.
     """
 
     heads: NDArray[np.float32]  # [H, Y, d + 1]: weights and bias
-    weights: NDArray[np.float32]  # [Y, A]: groups of weight 0 do not count
-    confidence: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,20 @@ import sys
 import typer
 import typer.core
 
-from feddiverse.cli import compare, discover, estimate, federations, fetch, measure, model, overhead, report, run, study
+from feddiverse.cli import (
+    compare,
+    discover,
+    estimate,
+    federations,
+    fetch,
+    measure,
+    model,
+    overhead,
+    rebalance,
+    report,
+    run,
+    study,
+)
 from feddiverse.errors import RunError, UserError
 
 # Plain help: drawing boxes takes twice as long as all the rest of `--help`.
@@ -25,6 +38,7 @@ for command in (
     discover.discover,
     fetch.fetch,
     run.run,
+    rebalance.rebalance,
     model.predict,
     model.export,
     estimate.estimate,

@@ -31,6 +31,9 @@ def study(
     device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show the grid and the expected time; run nothing."),
     json_: bool = typer.Option(False, "--json", help="Print the table's numbers as JSON on stdout."),
+    pictures: bool | None = typer.Option(
+        None, "--pictures/--no-pictures", help="Whether the report shows training pictures.", show_default=False
+    ),
     tensorboard: bool = typer.Option(False, help="Also write TensorBoard files into each run directory."),
     mlflow: bool = typer.Option(False, help="Also log every run to MLflow."),
 ) -> None:
@@ -43,7 +46,8 @@ def study(
     planned = _planned(name, preset, source, seeds).with_settings(parse_assignments(set_)).only(methods, federations)
     make(
         planned, out or Path("studies") / _default_name(planned.name, name, preset, source), reuse=reuse,
-        workers=workers, device=device, dry_run=dry_run, as_json=json_, tensorboard=tensorboard, mlflow=mlflow,
+        workers=workers, device=device, dry_run=dry_run, as_json=json_, pictures=pictures,
+        tensorboard=tensorboard, mlflow=mlflow,
     )  # fmt: skip
 
 
@@ -56,6 +60,7 @@ def make(
     dry_run: bool,
     as_json: bool,
     reuse: Sequence[Path] = (),
+    pictures: bool | None = None,
     **trackers: bool,
 ) -> None:
     """Make the runs of a study that are not made yet, and show its table; `dry_run`: say what there is to do."""
@@ -93,7 +98,7 @@ def make(
 
         for run, why in carry_out(planned, directory, perform):
             display.finished(run, why)
-    _conclude(directory, as_json)
+    _conclude(directory, as_json, pictures)
     if display.failures:
         display.show_failures()
         raise typer.Exit(1)
@@ -150,10 +155,10 @@ def _trackers(path: Path, **wanted: bool) -> list[Any]:
     return [tracker(kind, path) for kind, on in wanted.items() if on]
 
 
-def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
+def _conclude(directory: "StudyDirectory", as_json: bool, pictures: bool | None) -> None:
     """The table, what it says, and where the report is."""
     from feddiverse.cli.console import out as console
-    from feddiverse.cli.console import show_table
+    from feddiverse.cli.console import show_answers, show_table, strips
     from feddiverse.report import answer, page, tables
     from feddiverse.report.results import load
     from feddiverse.report.table import write_all
@@ -164,10 +169,10 @@ def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
     made = tables.all_tables(results)
     for table in made:
         write_all(table, directory.path / "tables")
-    written = page.write(results, directory.path / "report.html")
-    answers = answer.answers(results)
+    written = page.write(results, directory.path / "report.html", strips(results, pictures))
     if as_json:
-        said = {"report": str(written), "answers": [each.sentence for each in answers], **tables.as_json(results)}
+        answers = [each.sentence for each in answer.answers(results)]
+        said = {"report": str(written), "answers": answers, **tables.as_json(results)}
         typer.echo(json.dumps(said, ensure_ascii=False))
         return
     if results.view == "accuracy":  # with one column the full comparison fits a terminal
@@ -176,6 +181,5 @@ def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
     for table in made:
         show_table(table)
     console.print()
-    for each in answers:
-        console.print(each.sentence, highlight=False, markup=False)
+    show_answers(results)
     console.print(f"Report: {written}", highlight=False, markup=False, soft_wrap=True)

@@ -4,7 +4,7 @@ A *split* says how many samples of each (class, attribute) each client gets; a *
 from. They are read only when a client is asked (`Federation.client`), so clients nobody asks cost nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, overload
@@ -26,6 +26,8 @@ class Samples:
     `x` is uint8 for pictures [n, channels, height, width], or float of any shape [n, …]. `a` serves evaluation and the
     oracle; training never reads it. `memory` is what the client itself keeps between questions, such as the
     attributes it read; it never leaves the client. `held_out` are samples that the client never trains on.
+    `secret_noise`: noise for privacy comes from this machine's own randomness, as a deployment needs it; else from the
+    run's seed, which the server knows, for experiments.
 
     >>> len(Samples(np.zeros((2, 5), np.float32), y=np.array([0, 1]), a=None))
     2
@@ -36,6 +38,7 @@ class Samples:
     a: Ids | None
     memory: dict[str, NDArray[Any]] = field(default_factory=dict, compare=False, repr=False)
     held_out: "Samples | None" = field(default=None, compare=False, repr=False)
+    secret_noise: bool = False
 
     def __len__(self) -> int:
         return len(self.y)
@@ -88,6 +91,7 @@ class Federation:
     client_names: tuple[str, ...] = ()
     attributes_known: bool = True
     held_out: Sequence[tuple[Ids, Ids]] = ()
+    opened_with: Mapping[str, Any] = field(default_factory=dict)  # the config keys that `fd.federation` was given
 
     @classmethod
     def from_arrays(
@@ -153,6 +157,10 @@ class Federation:
         from feddiverse.data.partitioned import from_partitioner
 
         return from_partitioner(partitioner, label, image, attribute, test, names, name, num_selected)
+
+    def __repr__(self) -> str:
+        of_each = f"{self.num_clients} clients, {self.counts.sum():,} samples, {self.num_classes} classes"
+        return f"Federation({self.name}: {of_each}, {len(self.test_ids):,} test samples)"
 
     @property
     def num_clients(self) -> int:

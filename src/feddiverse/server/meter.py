@@ -5,10 +5,23 @@ It also remembers whose answers to a selector's questions were of no use, so tha
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
-from feddiverse.messages import AdvertiseKeys, Engine, LabelCounts, Reply, Summed, Task, Train, TrueMatrix, Vector
-from feddiverse.server.secagg import SecureSums
+from feddiverse.messages import (
+    TOTAL,
+    AdvertiseKeys,
+    Counted,
+    Engine,
+    LabelCounts,
+    Reply,
+    Summed,
+    Task,
+    Train,
+    TrueMatrix,
+    Vector,
+)
+from feddiverse.server.privacy import Privacy
 
 Traffic = dict[str, dict[str, float]]
 
@@ -29,16 +42,24 @@ def kind(task: Task) -> str:
 class Meter:
     """Stands between the loop and the engine and counts; `take` gives the counts since it was last called."""
 
-    def __init__(self, engine: Engine, sums: SecureSums | None = None):
-        """`sums`: how sums are hidden; None: the server sees each client's part."""
+    def __init__(self, engine: Engine, privacy: Privacy | None = None):
         self._engine = engine
-        self.sums = sums
+        self.privacy = privacy or Privacy()
+        self.tables: Counter[int] = Counter()  # client → tables of counts that left it with noise
         self._traffic: Traffic = {}
         self._useless: dict[str, dict[int, str]] = {}  # kind of question → client → why its answer is none
         self.waited = 0.0  # wall-clock seconds spent waiting for replies since the last `take`
 
+    @property
+    def clients(self) -> Mapping[int, int]:
+        """The engine's."""
+        return self._engine.clients
+
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
-        """The engine's `ask`, counted."""
+        """The engine's `ask`, counted; with the privacy that was agreed upon."""
+        task = self.privacy.applied(task)
+        if isinstance(task, Counted) and task.epsilon:
+            self.tables.update(clients)
         row = self._row(kind(task))
         down = task.num_bytes + (0 if isinstance(task, WITHOUT_THETA) else theta.nbytes)
         row["messages"] += len(clients)
@@ -76,9 +97,14 @@ class Meter:
         """One sentence for each kind of question that some clients left without a usable answer."""
         sentences = []
         for name, reasons in self._useless.items():
-            clients = sorted(reasons)
+            if TOTAL in reasons:
+                sentences.append(f"The secure sum of {name} is of no use: {reasons[TOTAL].rstrip('.')}.")
+            clients = sorted(reasons.keys() - {TOTAL})
+            if not clients:
+                continue
             named = ", ".join(map(str, clients[:MAX_NAMED])) + (", …" if len(clients) > MAX_NAMED else "")
-            asked = int(self._traffic[name]["messages"])
+            # A secure sum may have failed before the question itself was asked.
+            asked = int(self._traffic[name]["messages"]) if name in self._traffic else len(clients)
             sentences.append(
                 f"{len(clients)} of {asked} clients gave no usable answer to {name} ({named});"
                 f" client {clients[0]}: {reasons[clients[0]].rstrip('.')}."
@@ -93,6 +119,7 @@ class Meter:
     def take(self) -> Traffic:
         """What was counted since the last call."""
         traffic, self._traffic, self._useless, self.waited = self._traffic, {}, {}, 0.0
+        self.tables = Counter()
         return traffic
 
 
@@ -104,8 +131,9 @@ class Asking:
         self.leave_out = meter.leave_out
 
     def __call__(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
-        if self._meter.sums is not None and isinstance(task, Summed):
-            replies = self._meter.sums.ask(task, clients, self._plainly)
+        sums = self._meter.privacy.sums
+        if sums is not None and isinstance(task, Summed):
+            replies = sums.ask(task, clients, self._plainly)
         else:
             replies = self._plainly(task, clients)
         for reply in replies:
