@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from feddiverse.experiment.finished import Run
+from feddiverse.experiment.records import FEWEST
 from feddiverse.report.results import Results
 from feddiverse.report.statistics import DEVIATION_RULE, paired_difference, spread
 from feddiverse.report.table import Cell, Table
-from feddiverse.server.groups import LEAST
 
 Number = Callable[[Mapping[str, Any]], float | None]
 
@@ -44,7 +44,7 @@ def estimated_tables(results: Results) -> list[Table]:
     notes = (
         f"In percent, mean ± {DEVIATION_RULE}. Nobody labelled these groups: a class with an attribute value as the"
         " consensus estimator reads it off the samples, with the model that runs start from, so all methods of a"
-        f" seed have the same. Groups and clients of fewer than {LEAST} samples are not counted as the worst.",
+        f" seed have the same. Groups and clients of fewer than {FEWEST} samples are not counted as the worst.",
         "Differences are paired by seed, in percentage points, with a 95 % t interval.",
     )
     return [Table("estimated", "Where nobody labelled the groups", heads, tuple(rows), notes)]
