@@ -105,12 +105,16 @@ class BalancedSums:
         products += np.triu(products, 1).transpose(0, 2, 1)
         return cls(weights, sums.reshape(num_classes, d), products if len(parts) > 1 else products[0])
 
-    def problem(self, expected: Floats) -> str | None:
-        """What cannot be true of a client's sums, given the weights [Y] that its samples of each class have together.
+    def problem(self, expected: Floats, some: bool = False) -> str | None:
+        """What cannot be true of a client's sums, given the weights [Y] that its samples of each class have together
+        (`some`: they are sums of some of its samples only).
 
         What is left of Σ w xxᵀ within classes must be positive semi-definite, up to the rounding of 32-bit numbers.
         """
-        if not np.allclose(self.weights, expected, rtol=1e-3, atol=1e-3 * max(1.0, float(expected.max(initial=0)))):
+        most = 1e-3 * max(1.0, float(expected.max(initial=0)))
+        if (self.weights > expected * (1 + 1e-3) + most).any() or not (
+            some or np.allclose(self.weights, expected, rtol=1e-3, atol=most)
+        ):
             return "its sums have other weights than the samples it counted"
         there = self.weights > 0
         scaled = self.sums[there] / np.sqrt(self.weights[there])[:, None]
@@ -164,3 +168,11 @@ def best_penalty(errors: Floats, counts: Floats) -> int:
     `counts` [group]."""
     there = counts > 0
     return int((errors[:, there] / counts[there]).max(axis=1).argmin())
+
+
+def worst_and_mean(errors: Floats, counts: Floats) -> Floats:
+    """[λ]: the worst group's mean error plus the mean over groups. With a handful of samples set aside of the rarest
+    group, its error alone would be mostly noise."""
+    there = counts > 0
+    means = errors[:, there] / counts[there]
+    return np.asarray(means.max(axis=1) + means.mean(axis=1))

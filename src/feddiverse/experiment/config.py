@@ -101,6 +101,9 @@ class Config:
         "plain", "how clients draw samples: plain, or balanced over hidden groups", choices=("plain", "balanced")
     )
     rebalance: bool = _key(OWN, "solve the last layer anew at the end, every hidden group of equal weight")
+    set_aside: float = _key(
+        0.0, "rebalance: share of samples not trained on until it is decided whose features are better", low=0, below=1
+    )
     rebalance_weights: str = _key("groups", "rebalance: what counts equally", choices=REBALANCE_WEIGHTS)
     rebalance_head: str = _key(
         "ridge", "rebalance: how the layer is solved: ours, or as Fed3R or CCVR do", choices=("ridge", "fed3r", "ccvr")
@@ -275,20 +278,23 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     if recipe:
         if recipe != "balanced":
             raise UserError(f"There is no recipe '{recipe}'; choose balanced, or leave it out.")
-        keys = {**_balanced(str(keys.get("federation", "")), keys.get("image_size") or 0), **keys}
+        keys = {
+            **_balanced(str(keys.get("federation", "")), keys.get("image_size") or 0, bool(keys.get("features"))),
+            **keys,
+        }
     if keys.get("objective") == "fedprox":
         keys = {**keys, "objective": "cross_entropy", "prox_mu": keys.get("prox_mu") or FEDPROX_MU}
     return keys
 
 
-def _balanced(federation: str, image_size: int) -> dict[str, Any]:
-    """The recipe `balanced`: hidden groups count equally in training and in the last layer, and rare pictures are shown
-    shifted (photos mirrored too), lest they be learnt by heart."""
-    keys: dict[str, Any] = {"draw": "balanced", "rebalance": True}
+def _balanced(federation: str, image_size: int, of_numbers: bool) -> dict[str, Any]:
+    """The recipe `balanced`: hidden groups count equally in training and in the last layer, rare pictures are shown
+    shifted (photos mirrored too), lest they be learnt by heart, and samples set aside tell whether training helped."""
+    keys: dict[str, Any] = {"draw": "balanced", "rebalance": True, "set_aside": 0.2}
     if not federation or federation.startswith("digits") or federation.endswith(("digits", "cmnist", "cmnist-gsc")):
         return {**keys, "crop_padding": 2, "padding": "edge"}
-    if federation.startswith("arrays"):
-        return keys  # they may be no pictures: say flip and crop_padding yourself
+    if of_numbers:
+        return keys
     return {**keys, "flip": True, "crop_padding": (image_size or 224) // 10, "padding": "edge"}
 
 

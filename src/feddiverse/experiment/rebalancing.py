@@ -93,6 +93,7 @@ def rebalance(
         _refuse_other_inputs(directory, environment.describe(opened.federation, opened.weights))
         head, balancer = opened.head(), opened.balancer()
         assert balancer is not None
+        balancer.body = ((before.rebalanced or {}).get("settings") or {}).get("body", "")
         with closing(opener(opened, workers, device)) as reached:
             evaluate = reached.evaluate if len(opened.federation.test_ids) else None
             number = before.history[-1]["round"] + 1

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse import registry
+from feddiverse.data.arrays import ArraySource
 from feddiverse.data.federation import Federation
 from feddiverse.errors import RunError, UserError
 from feddiverse.estimation.balancer import CannotBalance
@@ -100,6 +101,8 @@ def train(
     if isinstance(federation, Federation):
         objects = Objects(federation)
         named["federation"] = federation.name
+        if isinstance(federation.source, ArraySource):  # arrays may be no pictures, or such as must not be mirrored
+            settings = {"flip": False, "crop_padding": 0, **settings}
     else:
         objects = Objects()
         named["federation"] = federation
