@@ -24,6 +24,7 @@ from feddiverse.messages import (
     AdvertiseKeys,
     AttributeTriplet,
     Evaluate,
+    EvaluateHeldOut,
     FeatureHistogram,
     FeatureMoments,
     GroupSums,
@@ -31,6 +32,7 @@ from feddiverse.messages import (
     LabelCounts,
     Loss,
     PaperTriplet,
+    ReadHeldOut,
     ShareKeys,
     Sketch,
     Task,
@@ -62,6 +64,8 @@ SENT: dict[type[Task], set[str]] = {
     ShareKeys: REFUSED,  # nobody but itself would be in the sum
     Unmask: REFUSED,
     AttributeTriplet: TRIPLET,
+    ReadHeldOut: set(),
+    EvaluateHeldOut: VECTOR,
 }
 NOBODY = np.zeros(0, np.int64)
 AXES = {name: READING[name] for name in ("directions", "origin")}
@@ -78,6 +82,8 @@ QUESTIONS: dict[type[Task], Task] = {
     GroupSums: GroupSums(3, 1, 4, weights=np.ones((2, 2), np.float32)),
     HeadErrors: HeadErrors(3, 1, 4, heads=np.ones((1, 2, 5), np.float32), weights=np.ones((2, 2), np.float32)),
     AttributeTriplet: AttributeTriplet(3, 1, 4, **READING),
+    ReadHeldOut: ReadHeldOut(3, 1, 4, **READING),
+    EvaluateHeldOut: EvaluateHeldOut(3, 1),
     AdvertiseKeys: AdvertiseKeys(3, 1, 7),
     ShareKeys: ShareKeys(3, 1, 7, members=NOBODY, keys=np.zeros((0, 96), np.uint8), neighbours=2, threshold=0.7),
     Unmask: Unmask(3, 1, 7, survivors=NOBODY),

@@ -5,16 +5,17 @@ by which weights clients draw their samples so that all groups are drawn equally
 needed to solve the last layer anew, in closed form, with every group of the same weight.
 """
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
 from feddiverse import secagg
-from feddiverse.messages import Reply
+from feddiverse.messages import Reply, Vector
 
 Floats = NDArray[np.float64]
 
@@ -23,7 +24,7 @@ PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 NUM_FOLDS = 5
 FEWEST = secagg.FEWEST + 1  # clients of a fold: one of them may be lost, and a secure sum still be made
 ITERATIONS = 500
-ROUNDING = 1e-6  # of the trace: what sums in 32-bit numbers may miss being positive semi-definite by
+ROUNDING = 1e-5  # of the trace: what sums in 32-bit numbers may miss being positive semi-definite by
 LEAST_SPREAD = 1e-3  # of the widest feature's deviation: what varies less is noise, and is not blown up
 
 
@@ -98,34 +99,11 @@ class BalancedSums:
     @classmethod
     def unpacked(cls, vector: Floats, num_classes: int, d: int) -> Self:
         """What an answer, or a sum of answers, says."""
-        weights, sums, upper = np.split(vector, [num_classes, num_classes * (1 + d)])
-        parts = upper.reshape(-1, d * (d + 1) // 2)
-        products = np.zeros((len(parts), d, d))
-        products[:, *np.triu_indices(d)] = parts
-        products += np.triu(products, 1).transpose(0, 2, 1)
-        return cls(weights, sums.reshape(num_classes, d), products if len(parts) > 1 else products[0])
-
-    def problem(self, expected: Floats, some: bool = False) -> str | None:
-        """What cannot be true of a client's sums, given the weights [Y] that its samples of each class have together
-        (`some`: they are sums of some of its samples only).
-
-        What is left of Σ w xxᵀ within classes must be positive semi-definite, up to the rounding of 32-bit numbers.
-        """
-        most = 1e-3 * max(1.0, float(expected.max(initial=0)))
-        if (self.weights > expected * (1 + 1e-3) + most).any() or not (
-            some or np.allclose(self.weights, expected, rtol=1e-3, atol=most)
-        ):
-            return "its sums have other weights than the samples it counted"
-        there = self.weights > 0
-        scaled = self.sums[there] / np.sqrt(self.weights[there])[:, None]
-        products = self.products if self.products.ndim == 2 else self.products.sum(axis=0)
-        within = products - scaled.T @ scaled
-        within[np.diag_indices(len(within))] += ROUNDING * max(float(np.trace(products)), 1e-30)
-        try:
-            scipy.linalg.cholesky(within, lower=True, overwrite_a=True, check_finite=False)
-        except np.linalg.LinAlgError:
-            return "its sums cannot be those of any samples (not positive semi-definite)"
-        return None
+        weights, sums, parts = _split(vector, num_classes, d)
+        rows, columns = _upper(d)
+        products = np.empty((len(parts), d, d))
+        products[:, rows, columns] = products[:, columns, rows] = parts
+        return cls(weights, sums, products if len(parts) > 1 else products[0])
 
     def __add__(self, other: Self) -> "BalancedSums":
         return BalancedSums(self.weights + other.weights, self.sums + other.sums, self.products + other.products)
@@ -156,6 +134,44 @@ class BalancedSums:
             weight = scipy.linalg.cho_solve(factor, b.T, check_finite=False).T / deviation
             found.append((weight, targets - weight @ mean))
         return found
+
+
+def sums_problem(
+    vector: Vector, num_classes: int, d: int, expected: Floats, slack: float, some: bool = False
+) -> str | None:
+    """What cannot be true of sums that a client sent, given the weights [Y] of all its samples of each class.
+
+    `slack`: weight that may be missing or too much, such as of a sample that is just not, or just, read surely; with
+    `some`, they are sums of some of its samples only. What is left of Σ w xxᵀ within classes must be positive
+    semi-definite, up to the rounding of 32-bit numbers.
+    """
+    weights, sums, parts = _split(vector, num_classes, d)
+    away = weights - expected if some else np.abs(weights - expected)
+    if not (away <= 1e-3 * expected + slack).all() or weights.min() < 0:
+        return "its sums have other weights than the samples it counted"
+    there = weights > 0
+    scaled = sums[there] / np.sqrt(weights[there])[:, None]
+    within = -(scaled.T @ scaled)
+    within[_upper(d)] += parts.sum(axis=0)
+    trace = float(np.square(scaled).sum()) + float(np.trace(within))  # of Σ w xxᵀ
+    within[np.diag_indices(d)] += ROUNDING * max(trace, 1e-30)
+    try:
+        scipy.linalg.cholesky(within, lower=False, overwrite_a=True, check_finite=False)  # of the upper triangle
+    except np.linalg.LinAlgError:
+        return "its sums cannot be those of any samples (not positive semi-definite)"
+    return None
+
+
+@functools.cache
+def _upper(d: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the upper triangle is."""
+    return np.triu_indices(d)
+
+
+def _split(vector: NDArray[Any], num_classes: int, d: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Σ w [Y], Σ w x [Y, d], and the upper triangles of Σ w xxᵀ, [1 or Y, d(d+1)/2]."""
+    weights, sums, upper = np.split(vector, [num_classes, num_classes * (1 + d)])
+    return weights, sums.reshape(num_classes, d), upper.reshape(-1, d * (d + 1) // 2)
 
 
 def length(num_classes: int, d: int, by_class: bool = False) -> int:

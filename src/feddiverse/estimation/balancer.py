@@ -25,6 +25,7 @@ from feddiverse.estimation.balance import (
     fold_of,
     group_weights,
     length,
+    sums_problem,
     worst_and_mean,
 )
 from feddiverse.estimation.base import Estimator
@@ -67,7 +68,8 @@ class Balancer:
 
     `dimensions`: features beyond so many are projected at random before they are summed. `weights`: what counts
     equally, `groups`, `true_groups`, `classes` or `samples`; `head`: how it is solved, `ridge`, `fed3r` or `ccvr`.
-    `reading`: the head's groups are those read at the `start`, or anew under the `final` model.
+    `reading`: the head's groups are those read at the `start`, or anew under the `final` model. `exact_counts`: whether
+    clients count their groups without noise, so that their sums can be held against it.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Balancer:
         weights: str = "groups",
         head: str = "ridge",
         reading: str = "start",
+        exact_counts: bool = True,
     ) -> None:
         self.estimator = estimator
         self.theta = theta
@@ -89,6 +92,7 @@ class Balancer:
         self.weights = weights
         self.head = head
         self.reading = reading if weights == "groups" else "start"
+        self.exact_counts = exact_counts
         estimator.wants_matrices = True
         self._blank = copy.deepcopy(estimator)
         estimator.remembered = True
@@ -255,8 +259,8 @@ class Balancer:
         def check(reply: Reply) -> str | None:
             assert reply.vector is not None
             own = sum(matrices[client] for client in reply.members or (reply.client,)) * task.weights
-            return BalancedSums.unpacked(reply.vector.astype(np.float64), num_classes, d).problem(
-                own.sum(axis=1), some=task.set_aside > 0
+            return sums_problem(
+                reply.vector, num_classes, d, own.sum(axis=1), float(task.weights.max()), some=task.set_aside > 0
             )
 
         return answers(task, asked, ask, length=length(num_classes, d, task.by_class), check=check)

@@ -90,6 +90,21 @@ class Run:
         pairs = np.array(seen, dtype=np.float64).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]
 
+    @property
+    def rebalanced(self) -> dict[str, Any] | None:
+        """What `result.json` says of the model with its last layer solved anew; None where that was not done."""
+        found = self.result.get("rebalanced")
+        return found if found and found.get("groups") else None
+
+    @cached_property
+    def rebalanced_curve(self) -> tuple[Floats, Floats]:
+        """As `curve`, with the last layer solved anew: rounds that were evaluated so, and the end."""
+        solved = [(r["round"], r["rebalanced"]) for r in self.rounds[:-1] if r.get("rebalanced")]
+        solved += [(self.rounds[-1]["round"], self.rebalanced)] if self.rebalanced else []
+        seen = [(number, worst) for number, record in solved if (worst := self.worst_of(record)) is not None]
+        pairs = np.array(seen, dtype=np.float64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
     @cached_property
     def choices(self) -> list[list[int]]:
         """Whom the selector chose, round by round; rounds of pre-training are left out."""

@@ -15,12 +15,17 @@ from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
 from feddiverse.estimation.balancer import CONFIDENCE, Balancer, Head
 from feddiverse.estimation.base import ClassCounts, Estimator
-from feddiverse.experiment.config import PARTS, Config, settings
-from feddiverse.messages import Train, Vector
+from feddiverse.estimation.consensus import Consensus
+from feddiverse.experiment import accounting
+from feddiverse.experiment.config import ESTIMATING, PARTS, Config, settings
+from feddiverse.messages import PaperTriplet, Summed, Train, Vector
 from feddiverse.selection.base import Selector
+from feddiverse.selection.limited import limited
 from feddiverse.server.aggregation import Aggregator, FedAvg
 from feddiverse.server.averages import Average
+from feddiverse.server.evaluation import Evaluation, GroupReader
 from feddiverse.server.objectives import Objective
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.rounds import Plan
 from feddiverse.server.secagg import SecureSums
 
@@ -87,7 +92,7 @@ class Opened:
 
     def selector(self) -> Selector:
         made: Selector = self._part("selector")
-        return made
+        return limited(made, self.config.coverage)
 
     def aggregator(self) -> Aggregator:
         made: Aggregator = self._part("aggregator")
@@ -125,7 +130,21 @@ class Opened:
         return Balancer(
             estimator, self.initial_theta(), config.seed,
             dimensions=config.rebalance_dimensions, weights=config.rebalance_weights, head=config.rebalance_head,
-            reading=config.rebalance_reading,
+            reading=config.rebalance_reading, exact_counts=not config.privacy_epsilon,
+        )  # fmt: skip
+
+    def evaluation(self, engine: Any) -> Evaluation:
+        """On the server's test set, on what clients hold out, or both; with hidden groups where nobody knows them."""
+        federation, holds_out = self.federation, self.config.holdout > 0
+        has_test_set, known = len(federation.test_ids) > 0, federation.test_attributes_known
+        ask_test_set = engine.ask_test_set if has_test_set and not known else None
+        reader = None
+        if self.config.estimate_groups and (holds_out or ask_test_set is not None):
+            estimator: Consensus = registry.make(registry.ESTIMATOR, "consensus", self.settings)
+            reader = GroupReader(estimator, self.initial_theta(), ask_test_set)
+        return Evaluation(
+            engine.evaluate if has_test_set else None, known, held_out=holds_out, reader=reader,
+            ask_test_set=ask_test_set, num_classes=federation.num_classes, seed=self.config.seed,
         )  # fmt: skip
 
     def head(self) -> Head:
@@ -141,12 +160,9 @@ class Opened:
         return copy.deepcopy(made) if made is part else made  # a run keeps its state to itself
 
     @property
-    def secure_sums(self) -> SecureSums | None:
-        """How sums over clients are hidden from the server, where the config asks for it."""
-        config = self.config
-        if not config.secure_sums:
-            return None
-        return SecureSums(config.secure_threshold, config.secure_neighbours, config.secure_bits)
+    def privacy(self) -> Privacy:
+        """What clients protect of what they send."""
+        return privacy_of(self.config)
 
     @property
     def plan(self) -> Plan:
@@ -175,7 +191,7 @@ class Opened:
             evaluate_rebalanced_every=config.evaluate_rebalanced_every,
             head=self.head() if config.rebalance else None,
             test_attributes_known=self.federation.test_attributes_known,
-            sums=self.secure_sums,
+            privacy=self.privacy,
         )
 
 
@@ -183,8 +199,7 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
     """Open what the config names. Mistakes are told before anything slow starts: names, then data, then weights."""
     objects = objects or Objects()
     check_names(config, objects)
-    if config.secure_sums:
-        secagg.check_installed()
+    check_privacy(config)
     if objects.federation is None and config.federation == "arrays":
         raise UserError(
             "The data of this run were arrays in memory: go on with it in Python, by the same fd.train(…, out=…)."
@@ -192,8 +207,10 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
     federation = objects.federation or open_federation(
         config.federation, config.seed,
         image_size=config.image_size, resize=config.resize, data_dir=config.data_dir,
-        columns=config.columns, features=config.features,
+        columns=config.columns, features=config.features, needs_test_set=not config.holdout,
     )  # fmt: skip
+    if config.holdout and not federation.held_out:
+        federation = federation.with_holdout(config.holdout, config.seed)
     if (config.flip or config.crop_padding) and (federation.source.mean is None or len(federation.source.shape) != 3):
         raise UserError(
             f"flip and crop_padding change pictures, but the samples of {federation.name} are floats of shape"
@@ -210,6 +227,31 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
             " another, such as consensus."
         )
     return Opened(config, objects, federation, starting_weights(config))
+
+
+def privacy_of(config: Config) -> Privacy:
+    """What the keys `privacy_*` and `secure_*` ask for."""
+    sums = SecureSums(config.secure_threshold, config.secure_neighbours, config.secure_bits)
+    return Privacy(
+        config.privacy_epsilon, config.privacy_clip, config.privacy_noise, sums if config.secure_sums else None
+    )
+
+
+def check_privacy(config: Config) -> None:
+    """Refuse what would protect nothing, and what needs a library that is not there."""
+    if config.secure_sums:
+        secagg.check_installed()
+    if config.privacy_noise and not config.privacy_clip:
+        raise UserError("privacy_noise is a multiple of privacy_clip, which is 0: set privacy_clip as well.")
+    if config.privacy_noise:
+        accounting.check_installed()
+    balances = config.rebalance or config.draw == "balanced"
+    asked = (
+        {"consensus": Summed, "paper": PaperTriplet}.get(config.estimator) if config.selector in ESTIMATING else None
+    )
+    for kind in (asked, Summed if balances else None):
+        if kind is not None:
+            privacy_of(config).check(kind, hidden=kind is Summed and config.secure_sums)
 
 
 def check_names(config: Config, objects: Objects | None = None) -> None:
@@ -245,7 +287,7 @@ def _check_federation(config: Config) -> None:
     source = config.federation if has_own_clients else parse(config.federation)[1]
     if source.startswith("table"):
         path, columns = path_of(source), Columns.of(config.columns, config.features)
-        if read_table(path, config.seed, columns).clients is None and has_own_clients:
+        if read_table(path, config.seed, columns, not config.holdout).clients is None and has_own_clients:
             raise UserError(
                 f"{path} has no column '{columns.client}': deal it to clients by a split, such as 'gsc:table:{path}',"
                 " or name the column with --client."

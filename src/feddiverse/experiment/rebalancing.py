@@ -11,17 +11,17 @@ from feddiverse import registry
 from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
 from feddiverse.estimation.balancer import Balancer, Head
-from feddiverse.experiment import environment
+from feddiverse.experiment import accounting, environment
 from feddiverse.experiment.config import from_mapping
 from feddiverse.experiment.opening import Objects, open_run
-from feddiverse.experiment.records import tested
+from feddiverse.experiment.records import accuracies_of
 from feddiverse.experiment.result import Result, digest
-from feddiverse.experiment.run_directory import RunDirectory, read_config
+from feddiverse.experiment.run_directory import RunDirectory, read_checkpoint, read_config
 from feddiverse.experiment.truth import TruthKept
-from feddiverse.messages import Vector
-from feddiverse.server.groups import accuracies
-from feddiverse.server.meter import Meter
-from feddiverse.server.rounds import Evaluate
+from feddiverse.messages import Engine, Vector
+from feddiverse.server.evaluation import Evaluation
+from feddiverse.server.meter import EVALUATION, Meter
+from feddiverse.server.privacy import Privacy
 
 KEYS = ("rebalance_weights", "rebalance_head", "rebalance_reading", "rebalance_dimensions")
 """Settings that say how, and may differ from those the run was trained with."""
@@ -34,27 +34,35 @@ class Rebalanced:
     theta: Vector
     about: dict[str, Any]
     warnings: list[str]
+    tables: dict[int, int]  # client → tables that left it with noise
 
 
 def solve(
-    balancer: Balancer, meter: Meter, round: int, theta: Vector, head: Head, evaluate: Evaluate | None, known: bool
+    balancer: Balancer,
+    engine: Engine,
+    privacy: Privacy,
+    round: int,
+    theta: Vector,
+    head: Head,
+    evaluation: Evaluation,
 ) -> Rebalanced:
-    """Ask, solve, evaluate, count. `known`: whether the attributes of test samples are. May raise `CannotBalance`."""
-    started = time.perf_counter()
+    """Ask, solve, evaluate, count. May raise `CannotBalance`."""
+    started, meter, evaluating = time.perf_counter(), Meter(engine, privacy), Meter(engine, privacy)
     changed, settings = balancer.solve(round, theta, head, meter.clients, meter.with_theta)
     solved = time.perf_counter() - started
-    found = accuracies(evaluate(changed), known) if evaluate else None
-    warnings, traffic = [*meter.warnings(), *balancer.warnings()], meter.take()
+    tested = evaluation(round, changed, meter.clients, evaluating) if evaluation.is_possible else None
+    warnings = [*meter.warnings(), *balancer.warnings(), *evaluating.warnings(), *(tested.warnings if tested else ())]
+    tables, traffic = dict(meter.tables + evaluating.tables), meter.take()
     about = {
-        **(tested(found) or dict.fromkeys(("accuracy", "worst_class_accuracy", "worst_group_accuracy", "groups"))),
+        **accuracies_of(tested),
         "theta_sha256": digest(changed),
         "bytes_up": sum(row["bytes_up"] for row in traffic.values()),
         "bytes_down": sum(row["bytes_down"] for row in traffic.values()),
         "seconds": solved,
-        "traffic": traffic,
+        "traffic": traffic | evaluating.take_as(EVALUATION),
         "settings": settings,
     }
-    return Rebalanced(changed, about, warnings)
+    return Rebalanced(changed, about, warnings, tables)
 
 
 def rebalance(
@@ -95,12 +103,14 @@ def rebalance(
         assert balancer is not None
         balancer.body = ((before.rebalanced or {}).get("settings") or {}).get("body", "")
         with closing(opener(opened, workers, device)) as reached:
-            evaluate = reached.evaluate if len(opened.federation.test_ids) else None
+            evaluation = opened.evaluation(reached)
+            if snapshot := read_checkpoint(path):
+                evaluation.restore(snapshot.evaluation)  # its groups are those that the run was evaluated on
             number = before.history[-1]["round"] + 1
-            known = opened.federation.test_attributes_known
-            meter = Meter(TruthKept(reached), opened.plan.sums)
-            found = solve(balancer, meter, number, before.theta, head, evaluate, known)
+            found = solve(balancer, TruthKept(reached), opened.privacy, number, before.theta, head, evaluation)
         summary = summary_with(before.summary, found.about, found.warnings)
+        if told := accounting.spent(config, [*before.history, {"selected": [], "tables": found.tables}]):
+            summary["privacy"] = told
         directory.write_result(summary, found.theta)
     return replace(before, summary=summary, rebalanced_theta=found.theta, factory=model)
 

@@ -6,7 +6,7 @@ Interrupted at any moment, a run in a directory goes on, bit for bit.
 import copy
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from feddiverse.data.arrays import ArraySource
 from feddiverse.data.federation import Federation
 from feddiverse.errors import RunError, UserError
 from feddiverse.estimation.balancer import CannotBalance
-from feddiverse.experiment import environment, rebalancing
+from feddiverse.experiment import accounting, environment, rebalancing
 from feddiverse.experiment.checkpoint import Snapshot, Writer
 from feddiverse.experiment.config import PARTS, Config, from_mapping
 from feddiverse.experiment.opening import Objects, Opened, open_run
@@ -37,12 +37,15 @@ from feddiverse.experiment.records import (
 from feddiverse.experiment.result import Result, digest
 from feddiverse.experiment.run_directory import RunDirectory, read_config, read_records
 from feddiverse.experiment.truth import TruthKept
-from feddiverse.messages import Engine, Vector
-from feddiverse.server.groups import accuracies
+from feddiverse.messages import Engine, Reply, Task, Vector
 from feddiverse.server.meter import Meter
-from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Evaluate, Round, rounds
+from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Round, rounds
 
 log = logging.getLogger("feddiverse")
+
+UPDATES_WITHOUT_NOISE = (
+    "privacy_epsilon covers tables of counts only: updates leave clients without noise (privacy_clip, privacy_noise)."
+)
 
 OnRound = Callable[[dict[str, Any]], Any]
 """Called with each round's record, as `rounds.jsonl` has it; returning False ends the run, cleanly."""
@@ -53,6 +56,9 @@ class TestedEngine(Engine, Protocol):
 
     def evaluate(self, theta: Vector) -> NDArray[np.int64]:
         """Right answers and samples [2, classes, attributes]."""
+
+    def ask_test_set(self, task: Task, theta: Vector) -> Iterator[Reply]:
+        """The server's own samples, asked like a client's, part by part."""
 
 
 OpenEngine = Callable[..., TestedEngine]
@@ -172,6 +178,8 @@ class _Run:
             self._news = self._describe(directory)
             snapshot = directory.go_back_to_checkpoint()
             self.history = read_records(directory.path)
+        if self.config.privacy_epsilon and not self.config.privacy_noise:
+            self._news.append(UPDATES_WITHOUT_NOISE)
         if opened.assumption and "estimator" in self.selector.findings():
             self._news.append(opened.assumption)
         if snapshot is None:
@@ -185,6 +193,7 @@ class _Run:
         self.start = snapshot
         self._told = {warning for record in self.history for warning in record["warnings"]}
         self._triplets: dict[str, Any] = {}
+        self._afterwards: dict[str, Any] = {"selected": []}  # what clients told after the last round, as in a record
 
     def _describe(self, directory: RunDirectory) -> list[str]:
         """`environment.json`, `federation.json` and `model.json`; later sessions must have the same data and starting
@@ -205,10 +214,13 @@ class _Run:
             closing(opener(self.opened, workers, device)) as engine,
             closing(Writer(self._write_checkpoint)) as writer,
         ):
-            evaluate = engine.evaluate if len(self.federation.test_ids) else None
+            self.evaluation = self.opened.evaluation(engine)
+            self.evaluation.restore(self.start.evaluation)
+            if self.evaluation.reader is not None and self.opened.assumption:
+                self._news.append(self.opened.assumption)
             self._truth = TruthKept(engine, self.start.evaluation)
             loop = rounds(
-                self._truth, self.selector, self.aggregator, evaluate, self.plan,
+                self._truth, self.selector, self.aggregator, self.evaluation, self.plan,
                 theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer, self.average,
             )  # fmt: skip
             for done in loop:
@@ -217,10 +229,12 @@ class _Run:
                 writer.submit(self._snapshot(done))
                 if on_round and on_round(self.history[-1]) is False:
                     stopped = True
-                    if done.test is None and evaluate:
-                        self._add_test(replace(done, test=accuracies(evaluate(theta), self.plan.test_attributes_known)))
+                    if done.tested is None and self.evaluation.is_possible:
+                        meter = Meter(self._truth, self.plan.privacy)
+                        tested = self.evaluation(done.round, theta, self._truth.clients, meter)
+                        self._add_test(replace(done, tested=tested))
                     break
-            rebalanced = self._rebalance(theta, evaluate) if self.config.rebalance else None
+            rebalanced = self._rebalance(theta) if self.config.rebalance else None
         if self.start.round == self.config.rounds and self.start.lost_in_a_row >= MAX_LOST_IN_A_ROW:
             raise RunError(
                 f"No client sent usable weights in the last {self.start.lost_in_a_row} rounds of the run in "
@@ -229,15 +243,18 @@ class _Run:
         self._write_triplets()  # in case the run was killed just before it
         return self._finish(theta, stopped, rebalanced)
 
-    def _rebalance(self, theta: Vector, evaluate: Evaluate | None) -> Rebalanced | str:
+    def _rebalance(self, theta: Vector) -> Rebalanced | str:
         """θ with its head solved anew, or the sentence that says why it cannot be."""
         assert self.balancer is not None
-        number, known = self.history[-1]["round"] + 1, self.plan.test_attributes_known
-        meter = Meter(self._truth, self.plan.sums)
+        number = self.history[-1]["round"] + 1
         try:
-            return rebalancing.solve(self.balancer, meter, number, theta, self.opened.head(), evaluate, known)
+            found = rebalancing.solve(
+                self.balancer, self._truth, self.plan.privacy, number, theta, self.opened.head(), self.evaluation
+            )
         except CannotBalance as why:
             return str(why)
+        self._afterwards["tables"] = found.tables
+        return found
 
     @property
     def _where(self) -> str:
@@ -284,7 +301,8 @@ class _Run:
         selector = copy.deepcopy(self.selector.state())
         return Snapshot(
             done.round, done.theta, self.aggregator.state(), selector, done.lost_in_a_row, self._seconds,
-            self._truth.state(), self.objective.state(), {} if self.balancer is None else self.balancer.state(),
+            self._truth.state() | self.evaluation.state(), self.objective.state(),
+            {} if self.balancer is None else self.balancer.state(),
         )  # fmt: skip
 
     def _write_checkpoint(self, snapshot: Snapshot) -> None:
@@ -303,6 +321,8 @@ class _Run:
         result = summary(
             self.history, federation.counts, self.config, self._seconds, digest(theta), federation.client_names
         )
+        if told := accounting.spent(self.config, [*self.history, self._afterwards]):
+            result["privacy"] = told
         changed = rebalanced.theta if isinstance(rebalanced, Rebalanced) else None
         if isinstance(rebalanced, Rebalanced):
             result = rebalancing.summary_with(result, rebalanced.about, self._untold(rebalanced.warnings))

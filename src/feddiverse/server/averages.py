@@ -19,8 +19,7 @@ from feddiverse.server.spool import Spool
 Floats = NDArray[np.float64]
 
 LONG = 10.0
-"""An update so many times as long as the median one of its round is told of; honest digits reach 4.6, of 100 clients
-9.4."""
+"""An update so many times as long as its round's median one is told of; honest digits reach 4.6, of 100 clients 9.4."""
 BLOCK = 1 << 16
 
 

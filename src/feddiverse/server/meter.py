@@ -5,10 +5,22 @@ It also remembers whose answers to a selector's questions were of no use, so tha
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from feddiverse.messages import AdvertiseKeys, Engine, LabelCounts, Reply, Summed, Task, Train, TrueMatrix, Vector
-from feddiverse.server.secagg import SecureSums
+from feddiverse.messages import (
+    AdvertiseKeys,
+    Counted,
+    Engine,
+    LabelCounts,
+    Reply,
+    Summed,
+    Task,
+    Train,
+    TrueMatrix,
+    Vector,
+)
+from feddiverse.server.privacy import Privacy
 
 Traffic = dict[str, dict[str, float]]
 
@@ -16,6 +28,8 @@ WITHOUT_THETA = (LabelCounts, TrueMatrix, AdvertiseKeys)
 """Questions about the data alone, or the keys of a secure sum: a client need not be sent the model to answer them."""
 MEMORY = "memory"
 """Counted apart, on messages counted already: what is sent because clients here remember nothing."""
+EVALUATION = "evaluation"
+"""All that is asked to know how good θ is: no part of what a method costs."""
 MAX_NAMED = 10  # clients named in one warning
 
 
@@ -27,10 +41,10 @@ def kind(task: Task) -> str:
 class Meter:
     """Stands between the loop and the engine and counts; `take` gives the counts since it was last called."""
 
-    def __init__(self, engine: Engine, sums: SecureSums | None = None):
-        """`sums`: how sums are hidden; None: the server sees each client's part."""
+    def __init__(self, engine: Engine, privacy: Privacy | None = None):
         self._engine = engine
-        self.sums = sums
+        self.privacy = privacy or Privacy()
+        self.tables: Counter[int] = Counter()  # client → tables of counts that left it with noise
         self._traffic: Traffic = {}
         self._useless: dict[str, dict[int, str]] = {}  # kind of question → client → why its answer is none
         self.waited = 0.0  # wall-clock seconds spent waiting for replies since the last `take`
@@ -41,7 +55,10 @@ class Meter:
         return self._engine.clients
 
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
-        """The engine's `ask`, counted."""
+        """The engine's `ask`, counted; with the privacy that was agreed upon."""
+        task = self.privacy.applied(task)
+        if isinstance(task, Counted) and task.epsilon:
+            self.tables.update(clients)
         row = self._row(kind(task))
         down = task.num_bytes + (0 if isinstance(task, WITHOUT_THETA) else theta.nbytes)
         row["messages"] += len(clients)
@@ -88,9 +105,15 @@ class Meter:
             )
         return sentences
 
+    def take_as(self, name: str) -> Traffic:
+        """What was counted since the last call, all kinds of questions together, under one name."""
+        rows = list(self.take().values())
+        return {name: {key: sum(row[key] for row in rows) for key in rows[0]}} if rows else {}
+
     def take(self) -> Traffic:
         """What was counted since the last call."""
         traffic, self._traffic, self._useless, self.waited = self._traffic, {}, {}, 0.0
+        self.tables = Counter()
         return traffic
 
 
@@ -102,8 +125,9 @@ class Asking:
         self.leave_out = meter.leave_out
 
     def __call__(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
-        if self._meter.sums is not None and isinstance(task, Summed):
-            replies = self._meter.sums.ask(task, clients, self._plainly)
+        sums = self._meter.privacy.sums
+        if sums is not None and isinstance(task, Summed):
+            replies = sums.ask(task, clients, self._plainly)
         else:
             replies = self._plainly(task, clients)
         for reply in replies:

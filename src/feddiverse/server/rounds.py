@@ -5,11 +5,8 @@ save θ and the states of selector and aggregator, from which a later call goes 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-
-import numpy as np
-from numpy.typing import NDArray
 
 from feddiverse.errors import RunError
 from feddiverse.estimation.balancer import Balancer, CannotBalance, Head
@@ -18,16 +15,14 @@ from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
 from feddiverse.server.averages import Average
-from feddiverse.server.groups import Accuracies, accuracies
-from feddiverse.server.meter import Meter, Traffic
+from feddiverse.server.evaluation import Evaluation, Tested, TestSet, of_test_set
+from feddiverse.server.groups import Accuracies
+from feddiverse.server.meter import EVALUATION, Meter, Traffic
 from feddiverse.server.objectives import Objective
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.replies import TrainedReplies
-from feddiverse.server.secagg import SecureSums
 
 MAX_LOST_IN_A_ROW = 3
-
-Evaluate = Callable[[Vector], NDArray[np.int64]]
-"""θ → [2, classes, attributes]: right answers and samples on the server's test set."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,7 @@ class Plan:
     sets samples aside, they decide in `decision_round` whose features that layer stands on; then they are trained on.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
-    `sums`: how sums over clients are hidden from the server; None: not.
+    `privacy`: what clients protect of what they send.
     """
 
     train: Train
@@ -53,7 +48,7 @@ class Plan:
     head: Head | None = None
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
-    sums: SecureSums | None = None
+    privacy: Privacy = field(default_factory=Privacy)
 
     @property
     def decision_round(self) -> int:
@@ -72,19 +67,25 @@ class Round:
     failed: list[int]
     warnings: list[str]
     train_loss: float | None
-    test: Accuracies | None
+    tested: Tested | None
     seconds: float
     selection_seconds: float
     traffic: Traffic
     lost_in_a_row: int
-    rebalanced: Accuracies | None = None  # with the last layer solved anew
+    rebalanced: Tested | None = None  # with the last layer solved anew
+    tables: Mapping[int, int] = field(default_factory=dict)  # client → tables that left it with noise
+
+    @property
+    def test(self) -> Accuracies | None:
+        """What the round's accuracies are: on the server's test set, or where it has none on held-out samples."""
+        return None if self.tested is None else self.tested.test
 
 
 def rounds(
     engine: Engine,
     selector: Selector,
     aggregator: Aggregator,
-    evaluate: Evaluate | None,
+    evaluate: TestSet | Evaluation | None,
     plan: Plan,
     theta: Vector,
     done: int = 0,
@@ -94,7 +95,8 @@ def rounds(
     average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
-    meter = Meter(engine, plan.sums)
+    meter, evaluating = Meter(engine, plan.privacy), Meter(engine, plan.privacy)
+    evaluation = of_test_set(evaluate, plan.test_attributes_known)
     objective = objective or Objective()
     average = average or Average()
     for number in range(done + 1, plan.rounds + 1):
@@ -146,17 +148,19 @@ def rounds(
             selector.observe(number, previous, trained.usable)
         selection_seconds += time.perf_counter() - observing
 
-        evaluated = number % plan.evaluate_every == 0 or number == plan.rounds
-        test = accuracies(evaluate(theta), plan.test_attributes_known) if evaluate and evaluated else None
-        rebalanced = None
+        tested = rebalanced = None
+        if evaluation.is_possible and (number % plan.evaluate_every == 0 or number == plan.rounds):
+            tested = evaluation(number, theta, clients, evaluating)
         due = plan.evaluate_rebalanced_every and number % plan.evaluate_rebalanced_every == 0 and number < plan.rounds
-        if due and evaluate and balancer is not None and plan.head is not None:
+        if due and evaluation.is_possible and balancer is not None and plan.head is not None:
             try:
                 changed, _ = balancer.solve(number, theta, plan.head, clients, meter.with_theta)
-                rebalanced = accuracies(evaluate(changed), plan.test_attributes_known)
+                rebalanced = evaluation(number, changed, clients, evaluating)
             except CannotBalance as why:
                 warnings.append(str(why))
-        warnings = [*(f"Round {number}: {warning}" for warning in meter.warnings()), *warnings]
+        found = [warning for each in (tested, rebalanced) if each is not None for warning in each.warnings]
+        told = [f"Round {number}: {warning}" for counted in (meter, evaluating) for warning in counted.warnings()]
+        warnings = list(dict.fromkeys([*told, *warnings, *found]))
         yield Round(
             round=number,
             phase=phase,
@@ -165,10 +169,11 @@ def rounds(
             failed=trained.failed,
             warnings=warnings + trained.warnings,
             train_loss=trained.train_loss,
-            test=test,
+            tested=tested,
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
-            traffic=meter.take(),
+            tables=dict(meter.tables + evaluating.tables),
+            traffic=meter.take() | evaluating.take_as(EVALUATION),
             lost_in_a_row=lost_in_a_row,
             rebalanced=rebalanced,
         )
