@@ -24,9 +24,9 @@ def export(
     path = out or run / "model.safetensors"
     if path.suffix != ".safetensors":
         raise UserError(f"'{path}' must end in .safetensors.")
+    load_run(run)  # says so if it is not finished
     if not path.parent.is_dir():
         raise UserError(f"There is no folder {path.parent} to write into.")
-    load_run(run)  # says so if it is not finished
     typer.echo(open_model(run, head=head).save(path))
 
 
@@ -43,6 +43,8 @@ def predict(
     from feddiverse.data.pictures import decode
     from feddiverse.experiment.result import open_model
 
+    if csv_ and json_:
+        raise UserError("Choose one of --csv and --json.")
     opened = open_model(model, head=head)
     shape = tuple(opened.about["shape"])
     if opened.about["mean"] is None or len(shape) != 3 or shape[0] != 3:

@@ -259,9 +259,8 @@ class Balancer:
         def check(reply: Reply) -> str | None:
             assert reply.vector is not None
             own = sum(matrices[client] for client in reply.members or (reply.client,)) * task.weights
-            return sums_problem(
-                reply.vector, num_classes, d, own.sum(axis=1), float(task.weights.max()), some=task.set_aside > 0
-            )
+            slack = float(task.weights.max()) if self.exact_counts else np.inf
+            return sums_problem(reply.vector, num_classes, d, own.sum(axis=1), slack, some=task.set_aside > 0)
 
         return answers(task, asked, ask, length=length(num_classes, d, task.by_class), check=check)
 

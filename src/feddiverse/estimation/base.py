@@ -1,6 +1,7 @@
 """How the server comes to know each client's triplet [CI, AI, SC] (paper, Sec. IV-A): one small seam, three ways."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ Triplet = NDArray[np.float64]  # [ci, ai, sc]
 Matrix = NDArray[np.float64]  # [class, attribute]
 
 
-class Estimator:
+class Estimator(ABC):
     """Finds triplets of clients. Called again for clients that come late; what was learnt is kept as plain data.
 
     >>> class Equal(Estimator):
@@ -37,9 +38,9 @@ class Estimator:
         self.matrices: dict[int, Matrix] | None = None
         self.warnings: list[str] = []
 
+    @abstractmethod
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         """Triplets of `clients` (id → number of samples); clients that failed to answer are left out."""
-        raise NotImplementedError
 
     def state(self) -> Plain:
         """What must be remembered between rounds."""

@@ -3,17 +3,21 @@
 How a run is computed (workers, device, engine) is not part of it: it must not change the result.
 """
 
+import inspect
 import json
 import math
 import operator
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from feddiverse import registry
-from feddiverse.data.names import full_name
+from feddiverse.data.names import FEDERATIONS, full_name
 from feddiverse.errors import UserError
 
 PADDING = ("constant", "edge")
@@ -24,7 +28,7 @@ OWN: Any = None
 
 PARTS = {
     "selector": registry.SELECTOR, "aggregator": registry.AGGREGATOR, "average": registry.AVERAGE,
-    "estimator": registry.ESTIMATOR, "objective": registry.OBJECTIVE,
+    "estimator": registry.ESTIMATOR, "objective": registry.OBJECTIVE, "model": registry.MODEL,
 }  # fmt: skip
 """Keys that name a part which may have parameters of its own: `selector.temperature`."""
 
@@ -146,7 +150,7 @@ class Config:
         own = _own_defaults(self)
         for name, key in KEYS.items():
             value = getattr(self, name)
-            value = own[name] if value is OWN else value
+            value = own.get(name) if value is OWN else value
             object.__setattr__(self, name, _checked(name, key.type, value, key.metadata))
         object.__setattr__(self, "options", _frozen(dict(self.options)))
         if self.evaluate_rebalanced_every and not self.rebalance:
@@ -175,10 +179,11 @@ KEYS = {key.name: key for key in fields(Config) if key.name != "options"}
 def _own_defaults(config: Config) -> dict[str, Any]:
     """The paper's settings; for digits and arrays in memory quick ones, which train a small model from scratch."""
     name = config.federation if isinstance(config.federation, str) else ""
-    small = name.startswith(("digits", "arrays")) or name.endswith(":digits") or bool(config.features)
+    small = name.startswith("digits") or name.endswith(":digits") or is_in_memory(name) or bool(config.features)
     birds = name == "waterbirds-dist" or name.endswith(":waterbirds")  # flipped and shifted as released
     side = config.image_size if type(config.image_size) is int and config.image_size > 0 else 224
-    adaptive = config.aggregator in ("fedadam", "fedyogi", "fedadagrad")
+    selector, aggregator = (str(part).removesuffix(registry.OBJECT) for part in (config.selector, config.aggregator))
+    adaptive = aggregator in ("fedadam", "fedyogi", "fedadagrad")
     return {
         "rounds": 100 if small else 200,
         "model": "mlp" if config.features else "cnn" if small else "mobilenet",
@@ -186,11 +191,16 @@ def _own_defaults(config: Config) -> dict[str, Any]:
         "evaluate_every": 5 if small else 10,
         "flip": birds,
         "crop_padding": round(side * 24 / 224) if birds else 0,
-        "weighting": "samples" if config.aggregator == "fednova" else "equal",  # its formula weighs by |D_k|/|D|
+        "weighting": "samples" if aggregator == "fednova" else "equal",  # its formula weighs by |D_k|/|D|
         "server_lr": 0.01 if adaptive else 0.1,  # an adaptive step has about the size of η in every coordinate
-        "pretraining_rounds": 1 if config.selector in ESTIMATING else 0,
+        "pretraining_rounds": 1 if selector in ESTIMATING else 0,
         "rebalance": bool(config.evaluate_rebalanced_every),
     }
+
+
+def is_in_memory(federation: str) -> bool:
+    """Whether this is the name of no data that could be opened, but of arrays that a program has."""
+    return ":" not in federation and federation not in FEDERATIONS
 
 
 BY_GROUP = ("groups", "true_groups")
@@ -211,6 +221,10 @@ _INSIDE = {"at least": operator.ge, "above": operator.gt, "at most": operator.le
 
 def _checked(name: str, type_: Any, value: Any, rule: Mapping[str, Any]) -> Any:
     """The value in its key's type, or a `UserError` that names the key."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type_ is str and isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if type(value) is int and not -LARGEST <= value <= LARGEST:
         raise UserError(f"Config key '{name}' is too large a number.")
     if type_ is float and type(value) is int:
@@ -234,9 +248,10 @@ def _checked(name: str, type_: Any, value: Any, rule: Mapping[str, Any]) -> Any:
 
 
 OTHER_NAMES = {
-    "learning_rate": "lr", "local_epochs": "epochs", "batch": "batch_size", "clients_per_round": "num_selected",
-    "dataset": "federation", "num_rounds": "rounds", "mu": "prox_mu", "strategy": "aggregator",
-    "t0": "pretraining_rounds",
+    "learning_rate": "lr", "local_lr": "lr", "client_lr": "lr", "local_epochs": "epochs", "num_epochs": "epochs",
+    "batch": "batch_size", "clients_per_round": "num_selected", "clients": "num_selected", "dataset": "federation",
+    "num_rounds": "rounds", "mu": "prox_mu", "strategy": "aggregator", "server_learning_rate": "server_lr",
+    "beta": "server_momentum", "t0": "pretraining_rounds", "attributes": "num_attributes",
 }  # fmt: skip
 """What people call our keys elsewhere: suggested where they do so here."""
 
@@ -250,13 +265,26 @@ def from_mapping(values: Mapping[str, Any], where: str = "") -> Config:
     keys, options = _parts(_resolved(values), where)
     for name in keys:
         if name not in KEYS:
-            near = OTHER_NAMES.get(name.lower())
-            hint = f"; did you mean '{near}'?" if near else f"{registry.nearest(name, KEYS)}; see docs/running.md."
-            raise UserError(f"Unknown key '{name}' in {where or 'the config'}{hint}")
+            hint = _hint(name, keys)
+            raise UserError(f"Unknown key '{name}' in {where or 'the config'}{hint}; see docs/running.md.")
     try:
         return Config(**keys, options=options)
     except UserError as error:
         raise UserError(f"In {where}: {error}" if where else str(error)) from None
+
+
+def _hint(name: str, keys: Mapping[str, Any]) -> str:
+    """What an unknown key may have meant: a parameter of one of the parts, another word for a key, or one like it."""
+    for part, kind in PARTS.items():
+        try:
+            parameters = inspect.signature(registry.find(kind, keys[part])).parameters if part in keys else {}
+        except (UserError, TypeError, ValueError):  # what is wrong with the part is told when its key is looked at
+            continue
+        if name in parameters:
+            return f" (did you mean '{part}.{name}'?)"
+    words = {**{key: key for key in KEYS}, **OTHER_NAMES}
+    near = registry.closest(name, words)
+    return f" (did you mean '{words[near]}'?)" if near else ""
 
 
 def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,8 +334,8 @@ def _balanced(given: Mapping[str, Any]) -> dict[str, Any]:
     keys: dict[str, Any] = {"draw": "balanced", "rebalance": True, "set_aside": 0.2}
     if not federation or federation.startswith("digits") or federation.endswith(("digits", "cmnist", "cmnist-gsc")):
         return {**keys, "crop_padding": 2, "padding": "edge"}
-    if given.get("features"):  # numbers, no pictures
-        return keys
+    if is_in_memory(federation) or given.get("features"):
+        return keys  # they may be no pictures: say flip and crop_padding yourself
     return {**keys, "flip": True, "crop_padding": side // 10, "padding": "edge"}
 
 

@@ -4,7 +4,8 @@ A config names them; from Python they may be objects instead (`Objects`), which 
 """
 
 import copy
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from feddiverse.estimation.balancer import CONFIDENCE, Balancer, Head
 from feddiverse.estimation.base import ClassCounts, Estimator
 from feddiverse.estimation.consensus import Consensus
 from feddiverse.experiment import accounting
-from feddiverse.experiment.config import ESTIMATING, PARTS, Config, settings
+from feddiverse.experiment.config import ESTIMATING, PARTS, Config, from_mapping, settings
 from feddiverse.messages import PaperTriplet, Summed, Train, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.selection.limited import limited
@@ -40,6 +41,34 @@ class Objects:
     federation: Federation | None = None
     model: Any = None
     parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "average", "estimator", "objective"
+
+
+OPENING = ("image_size", "resize", "data_dir", "columns", "features")
+"""Keys that say how a federation is opened: nothing to one that is open."""
+
+
+def from_arguments(
+    federation: str | Federation, given: Mapping[str, Any], settings: Mapping[str, Any], where: str
+) -> tuple[Config, Objects]:
+    """The config of what a Python function was given, and those objects that it can only name.
+
+    `given`: the model and the parts, each a name, a table of name and parameters, a class, an object, or None.
+    """
+    if "federation" in settings:
+        raise TypeError("federation is given twice")
+    named = {key: part for key, part in given.items() if isinstance(part, str | dict)}
+    parts = {key: part for key, part in given.items() if part is not None and key not in named}
+    named |= {key: registry.name_of(PARTS[key], part) for key, part in parts.items()}
+    objects = Objects(model=parts.pop("model", None), parts=parts)
+    if not isinstance(federation, Federation):
+        return from_mapping({**settings, **named, "federation": federation}, where), objects
+    for key in OPENING:
+        if key in settings and settings[key] != federation.opened_with.get(key):
+            raise UserError(f"{federation!r} is open already: '{key}' is to be given to fd.federation, not here.")
+    if "model" not in named and len(federation.source.shape) != 3:
+        named["model"] = "mlp"  # the others take pictures
+    values = {**federation.opened_with, **settings, **named, "federation": federation.name}
+    return from_mapping(values, where), replace(objects, federation=federation)
 
 
 @dataclass(frozen=True)
@@ -71,7 +100,7 @@ class Opened:
         source = self.federation.source
         return ModelSpec(
             self.config.model, self.federation.num_classes, source.shape, source.mean, source.std,
-            factory=self.objects.model,
+            options=tuple(self.config.parameters("model").items()), factory=self.objects.model,
         )  # fmt: skip
 
     def initial_theta(self) -> Vector:
@@ -246,9 +275,8 @@ def check_privacy(config: Config) -> None:
     if config.privacy_noise:
         accounting.check_installed()
     balances = config.rebalance or config.draw == "balanced"
-    asked = (
-        {"consensus": Summed, "paper": PaperTriplet}.get(config.estimator) if config.selector in ESTIMATING else None
-    )
+    selector, estimator = (part.removesuffix(registry.OBJECT) for part in (config.selector, config.estimator))
+    asked = {"consensus": Summed, "paper": PaperTriplet}.get(estimator) if selector in ESTIMATING else None
     for kind in (asked, Summed if balances else None):
         if kind is not None:
             privacy_of(config).check(kind, hidden=kind is Summed and config.secure_sums)
@@ -262,10 +290,9 @@ def check_names(config: Config, objects: Objects | None = None) -> None:
     known = settings(config, num_classes=2, num_attributes=2, num_selected=1)
     known |= {"num_clients": 1, "head_bias": slice(0, 2)}
     for key, kind in PARTS.items():
-        if key not in objects.parts:
-            registry.find(kind, getattr(config, key))
-    if objects.model is None:
-        registry.find(registry.MODEL, config.model)
+        if key not in objects.parts and not (key == "model" and objects.model is not None):
+            found = registry.find(kind, getattr(config, key))
+            registry.check_options(kind, getattr(config, key), found, config.parameters(key))
     later = registry.Later(lambda: _estimator(config, objects, known))
     if "selector" not in objects.parts:
         registry.make(registry.SELECTOR, config.selector, {**known, "estimator": later}, config.parameters("selector"))

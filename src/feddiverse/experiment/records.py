@@ -84,6 +84,7 @@ def describe_model(spec: "ModelSpec", federation: Federation) -> dict[str, Any]:
     """`model.json`: what is needed to build the model again and to use it."""
     return {
         "model": spec.name,
+        **({"options": dict(spec.options)} if spec.options else {}),
         "num_classes": spec.num_classes,
         "shape": list(spec.shape),
         "mean": spec.mean and list(spec.mean),

@@ -47,8 +47,8 @@ class Result:
     rebalanced_theta: Vector | None = None  # θ with its last layer solved anew
 
     @classmethod
-    def read(cls, path: str | Path) -> "Result":
-        """The finished run in a directory."""
+    def read(cls, path: str | Path, model: Any = None) -> "Result":
+        """The finished run in a directory; `model` as in `load_model`."""
         path = Path(path).expanduser()
         read_config(path)  # says so if there is no run
         summary = read_json(path / "result.json")
@@ -58,7 +58,7 @@ class Result:
         found = read_json(path / "triplets.json") or {}
         changed = read_rebalanced(path) if summary.get("rebalanced") else None
         summary["run_dir"] = str(path)
-        return cls(summary, read_records(path), _trained_theta(path), about, found, None, path, changed)
+        return cls(summary, read_records(path), _trained_theta(path), about, found, model, path, changed)
 
     @property
     def accuracy(self) -> float | None:
@@ -164,8 +164,8 @@ class Result:
         return f"Result({worst}, {len(self.history)} rounds, θ {self.theta_sha256[:8]})"
 
 
-def load_run(path: str | Path) -> Result:
-    """The finished run in a directory, as `fd.train` gave it.
+def load_run(path: str | Path, model: Any = None) -> Result:
+    """The finished run in a directory, as `fd.train` gave it. `model` as in `load_model`.
 
     >>> import tempfile
     >>> import feddiverse as fd
@@ -174,14 +174,14 @@ def load_run(path: str | Path) -> Result:
     ...     fd.load_run(f"{folder}/run").theta_sha256 == made.theta_sha256
     True
     """
-    return Result.read(path)
+    return Result.read(path, model)
 
 
 def load_model(path: str | Path, model: Any = None, *, head: str = "") -> "nn.Module":
     """The trained model of a run directory, or of a file that `Result.save` or `feddiverse export` wrote.
 
-    `model`: the factory or module, for one that cannot be imported by its name. `head`: of a run, `trained` or
-    `rebalanced`; by default the rebalanced one if there is one.
+    `model`: the factory or module, where the run's was an object, or is not found by its name. `head`: of a run,
+    `trained` or `rebalanced`; by default the rebalanced one if there is one.
 
     >>> import tempfile
     >>> import feddiverse as fd

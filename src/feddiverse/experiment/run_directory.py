@@ -5,6 +5,7 @@ count: a run that goes on first cuts off those written after it.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -27,16 +28,29 @@ from feddiverse.messages import Vector
 
 REBALANCED = "rebalanced.safetensors"
 NAMED = ("federation", "selector", "aggregator", "seed")
+LONGEST_NAME = 48
 
 
 def run_name(config: Config) -> str:
-    """What the run is, in a folder's name: the usual keys, then those that differ from their defaults."""
+    """What the run is, in a folder's name that fits a line: federation, selector, seed, then what differs from the
+    defaults. Where that is long, eight letters of a digest of all settings stand for it."""
     usual = Config(federation=config.federation, selector=config.selector, aggregator=config.aggregator)
-    parts = [config.federation, config.selector, config.aggregator, f"seed{config.seed}"]
-    parts += [f"{key}{getattr(config, key)}" for key in KEYS
-              if key not in NAMED and getattr(config, key) != getattr(usual, key)]  # fmt: skip
-    parts += [f"{name}{value}" for part in PARTS for name, value in config.parameters(part).items()]
-    return re.sub(r"[^\w.+]+", "-", "-".join(parts))[:150].strip("-")
+    federation = Path(config.federation).stem if "table:" in config.federation else config.federation
+    parts = [federation, config.selector]
+    parts += [config.aggregator] if config.aggregator != Config().aggregator else []
+    named = _as_folder("-".join([*parts, f"seed{config.seed}"]))
+    differing = [f"{key}{getattr(config, key)}" for key in KEYS
+                 if key not in NAMED and getattr(config, key) != getattr(usual, key)]  # fmt: skip
+    differing += [f"{name}{value}" for part in PARTS for name, value in config.parameters(part).items()]
+    whole = _as_folder("-".join([named, *differing]))
+    if len(whole) <= LONGEST_NAME:
+        return whole
+    digest = hashlib.sha256(to_toml(config).encode()).hexdigest()[:8]
+    return f"{named[: LONGEST_NAME - 9].strip('-')}-{digest}"
+
+
+def _as_folder(text: str) -> str:
+    return re.sub(r"[^\w.+]+", "-", text).strip("-")
 
 
 def read_config(path: Path) -> Config:

@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse import registry
-from feddiverse.data.arrays import ArraySource
 from feddiverse.data.federation import Federation
 from feddiverse.errors import RunError, UserError
 from feddiverse.estimation.balancer import CannotBalance
 from feddiverse.experiment import accounting, environment, rebalancing
 from feddiverse.experiment.checkpoint import Snapshot, Writer
-from feddiverse.experiment.config import PARTS, Config, from_mapping
-from feddiverse.experiment.opening import Objects, Opened, open_run
+from feddiverse.experiment.config import Config
+from feddiverse.experiment.opening import Objects, Opened, from_arguments, open_run
 from feddiverse.experiment.rebalancing import Rebalanced
 from feddiverse.experiment.records import (
     TESTED,
@@ -100,33 +99,11 @@ def train(
         "model": model, "selector": selector, "aggregator": aggregator, "average": average, "estimator": estimator,
         "objective": objective,
     }  # fmt: skip
-    given = {key: value for key, value in given.items() if value is not None}
-    named = {key: _name(key, value) for key, value in given.items()}
-    if "federation" in settings:
-        raise TypeError("federation is given twice")
-    if isinstance(federation, Federation):
-        objects = Objects(federation)
-        named["federation"] = federation.name
-        if isinstance(federation.source, ArraySource):  # arrays may be no pictures, or such as must not be mirrored
-            settings = {"flip": False, "crop_padding": 0, **settings}
-    else:
-        objects = Objects()
-        named["federation"] = federation
-    if model is not None and not isinstance(model, str):
-        objects = replace(objects, model=model)
-    parts = {key: value for key, value in given.items() if key in PARTS and not isinstance(value, str | dict)}
-    config = from_mapping({**named, **settings}, "the arguments of train")
+    config, objects = from_arguments(federation, given, settings, "the arguments of train")
     return carry_out(
-        config, replace(objects, parts=parts), out,
+        config, objects, out,
         engine=engine, workers=workers, device=device, on_round=on_round, resume=resume,
     )  # fmt: skip
-
-
-def _name(key: str, value: Any) -> Any:
-    """What the config calls a part: its name as given (or a table of name and parameters), or where its class lives."""
-    if isinstance(value, str | dict):
-        return value
-    return registry.address_of(value)
 
 
 def carry_out(
@@ -152,7 +129,7 @@ def carry_out(
     with RunDirectory(out, config, extend=resume) as directory:
         finished = directory.read_json("result.json")
         if finished is not None and not (resume and finished["rounds"] < config.rounds):
-            return replace(Result.read(out), factory=objects.model if objects else None)
+            return Result.read(out, objects.model if objects else None)
         try:
             return _Run(open_run(config, objects), directory).train(opener, workers, device, on_round)
         except Exception:

@@ -210,9 +210,8 @@ class Selecting(Strategy):
         engine = self._connect(grid)
         engine.greeting = messages[0].content
         meter = Meter(_AppEngine(engine, messages[0].content), self._privacy)
-        changed, said = rebalanced(
-            arrays, head, meter, self._seed, num_attributes, dimensions, exact_counts=not self._privacy.epsilon
-        )
+        exact = not self._privacy.epsilon
+        changed, said = rebalanced(arrays, head, meter, self._seed, num_attributes, dimensions, exact)
         for warning in meter.warnings():
             self._warn(warning)
         if changed is None:

@@ -4,6 +4,7 @@ No files, no processes, no torch: the same generator runs over every engine, and
 save θ and the states of selector and aggregator, from which a later call goes on with the same bits.
 """
 
+import operator
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -185,7 +186,10 @@ def rounds(
 
 def checked_choice(chosen: Iterable[int], clients: Mapping[int, int]) -> list[int]:
     """A selector may be anyone's: what it returns must be different clients that are there, in numbers of any kind."""
-    selected = [int(client) for client in chosen]
+    try:
+        selected = [operator.index(client) for client in chosen]
+    except TypeError:
+        raise RunError(f"The selector chose {chosen!r}, which is no list of clients' numbers.") from None
     if len(set(selected)) < len(selected) or not set(selected) <= set(clients):
         raise RunError(f"The selector chose {selected}, which are not different clients of this federation.")
     return selected
