@@ -105,6 +105,7 @@ def test_a_group_far_behind_leads_to_rebalancing(tmp_path: Path) -> None:
     content = (run / "result.json").read_text().replace('"accuracy": 0.64', '"accuracy": 0.94')
     (run / "result.json").write_text(content)
     (step,) = [step for step in steps(load(run), "digits-gsc") if "rebalance" in step.command]
+    assert step.command == f"feddiverse rebalance {run}"
     assert "(a, x) is 34 points behind the best group" in step.why
     counts = read(run).counts
     shares = counts.sum(axis=0) / counts.sum()

@@ -67,7 +67,15 @@ def _groups(results: Results, column: str, ranked: list[Summary]) -> Iterator[St
         share, most = _rarest(run)
         why += f"The rarest group has {_share(share)} of all data, and no {_chosen(run)} clients together more than "
         why += f"{_share(most)}: selection can do {'little' if most < 2 * share else 'something'} about that. "
-    yield Step(why + "Give hidden groups equal weight:", command(replace(run.config, rebalance=True)))
+    yield Step(why + "Give hidden groups equal weight:", _rebalance(results, run))
+
+
+def _rebalance(results: Results, run: Run) -> str:
+    """For the run itself where its directory is there, else as a new one."""
+    for path in (results.path, results.path / "runs" / run.name):
+        if (path / "result.json").is_file():
+            return shlex.join(["feddiverse", "rebalance", str(path)])
+    return command(replace(run.config, rebalance=True))
 
 
 def _alone(results: Results, column: str, ranked: list[Summary]) -> Iterator[Step]:
