@@ -88,19 +88,7 @@ def test_group_norm(x, one_group, ends):
     compare(lambda x, norm, tape: native.group_norm(x, norm, tape, *ends), norm, reference, x)
 
 
-@in_c
-@given(
-    st.integers(1, 5),
-    st.one_of(st.tuples(st.integers(1, 6), st.integers(1, 6)), st.just((9, 8)), st.just((13, 11))),  # above 64: pieces
-    st.sampled_from(  # inputs, outputs, stride, expansion
-        [(16, 16, 1, 6), (16, 24, 1, 6), (16, 24, 2, 6), (24, 24, 2, 6), (12, 20, 3, 1), (20, 20, 1, 1), (4, 4, 1, 3)]
-    ),
-    st.booleans(),
-    st.sampled_from([1, 3_000, 100_000]),  # one picture at a time, several, all
-    st.integers(0, 2**31 - 1),
-)
-@settings(max_examples=60)
-def test_inverted_residual(n, sides, sizes, drops, floats_together, seed):
+def check_block(n, sides, sizes, drops, floats_together, seed):
     inputs, outputs, stride, expansion = sizes
     torch.manual_seed(seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -123,6 +111,34 @@ def test_inverted_residual(n, sides, sizes, drops, floats_together, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "FLOATS_TOGETHER", floats_together)
         compare(native.inverted_residual, block, reference, torch.randn(n, *sides, inputs))
+
+
+@in_c
+@given(
+    st.integers(1, 5),
+    st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    st.sampled_from([(16, 16, 1, 6), (16, 24, 1, 6), (16, 24, 2, 6), (24, 24, 2, 6)]),  # inputs to expansion
+    st.booleans(),
+    st.sampled_from([1, 3_000, 100_000]),  # one picture at a time, several, all
+    st.integers(0, 2**31 - 1),
+)
+@settings(max_examples=60)
+def test_inverted_residual(n, sides, sizes, drops, floats_together, seed):
+    check_block(n, sides, sizes, drops, floats_together, seed)
+
+
+@in_c
+@given(
+    st.integers(1, 2),
+    st.sampled_from([(9, 8), (13, 11), (2, 70)]),  # more than 64 rows: a piece at a time
+    st.sampled_from([(4, 4, 1, 3), (4, 12, 2, 3), (8, 4, 1, 1), (12, 12, 1, 1), (4, 4, 3, 2)]),
+    st.booleans(),
+    st.sampled_from([1, 100_000]),
+    st.integers(0, 2**31 - 1),
+)
+@settings(max_examples=40)
+def test_an_inverted_residual_of_large_maps_and_few_channels(n, sides, sizes, drops, floats_together, seed):
+    check_block(n, sides, sizes, drops, floats_together, seed)
 
 
 @in_c
