@@ -32,7 +32,7 @@
 
 typedef int64_t Size;
 
-/* Numbers that one instruction takes: wherever sums have to stay in registers the compiler is told what a register is. */
+/* Numbers that one instruction takes: where sums have to stay in registers the compiler is told what a register is. */
 #ifdef __x86_64__
 enum { LANES = 8 };
 #else
@@ -773,7 +773,8 @@ EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, 
             }
         }
         for (Size j = 0; j < some; j++) {
-            PerChannel of_filtered = of_picture(g.filtered, j, channels), of_widened = of_picture(g.widened, j, channels);
+            PerChannel of_filtered = of_picture(g.filtered, j, channels);
+            PerChannel of_widened = of_picture(g.widened, j, channels);
             Size row = width * channels, row_out = OUTPUTS(width) * channels;
             const float *from = (widens ? widened : xs) + j * in * channels;
             float *to = (widens ? g.dwidened : g.dgathered) + j * in * channels;
@@ -828,8 +829,8 @@ EXPORT void sgd(float *theta, float *gradient, float *velocity, const float *sta
 
 #define MAP_IN (height * width * channels)
 
-/* For each output, and each row ky of its window: `inside` of its three columns, from `first` on, lie on the map, side by
-   side, from `input` on. Columns are of `channels` numbers. */
+/* For each output, and each row ky of its window: from its column `first` on, `inside` numbers lie on the map, side by
+   side, from `input` on. A column is of `channels` numbers. */
 #define FOR_EACH_ROW_OF_A_WINDOW                                                                                       \
     for (Size oy = 0; oy < OUTPUTS(height); oy++)                                                                      \
         for (Size ox = 0; ox < OUTPUTS(width); ox++)                                                                   \
@@ -864,7 +865,7 @@ typedef struct {
 
 typedef struct {
     float *kernel, *panels, *windows, *dwindows, *dkernel; /* the last two for backward only */
-    Size together;                                         /* so many pictures at once, that their windows stay in the cache */
+    Size together; /* so many pictures at once, that their windows stay in the cache */
 } ConvolutionParts;
 
 #define CONVOLUTION                                                                                                    \
