@@ -15,14 +15,26 @@ Vector = NDArray[np.float32]
 
 BYTES_PER_SCALAR = 8
 
+TOTAL = -1
+"""In place of a client: the sum of what many answered, of which nobody saw the parts."""
+
 EVALUATION_ONLY = "evaluation_only."
 """Metrics so named compare with a truth that only an experiment knows: `evaluation_only.e.t` counts samples of
 estimated attribute e and true attribute t. They are sent where the data's attributes are known, decide nothing, and
 their bytes are not counted: no real client could send them."""
 
 
-def _no_weights() -> NDArray[np.float32]:
+def _nothing() -> NDArray[np.float32]:
     return np.zeros((0, 0), np.float32)
+
+
+def _nobody() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
+def _optional(default: float) -> Any:
+    """A number that a question usually lacks: it travels, and counts, only where it is not `default`."""
+    return field(default=default, kw_only=True, metadata={"lacks": default})
 
 
 @dataclass(frozen=True)
@@ -38,17 +50,23 @@ class Task:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the question itself on the wire, without θ and what is sent in place of a client's memory."""
-        values = [getattr(self, f.name) for f in fields(self) if f.name != "memories"]
+        """Size of the question itself on the wire, without θ and what goes to single clients (`own`)."""
+        there = [f for f in fields(self) if f.metadata.get("lacks") is None or getattr(self, f.name) != f.default]
+        values = [value for f in there if not isinstance(value := getattr(self, f.name), Mapping)]
         return sum(v.nbytes if isinstance(v, np.ndarray) else BYTES_PER_SCALAR for v in values)
+
+    @property
+    def own(self) -> Mapping[int, NDArray[Any]]:
+        """What single clients get with the question, and nobody else: client → array."""
+        return {}
 
     def of(self, client: int) -> "Task":
         """The question as one client gets it: the same for all, but for what is that client's alone."""
-        return self
-
-    def memory_bytes(self, client: int) -> int:
-        """Size of what a real client would remember, and is sent here instead."""
-        return 0
+        if self.own.keys() <= {client}:
+            return self
+        name = next(f.name for f in fields(self) if getattr(self, f.name) is self.own)
+        changes: dict[str, Any] = {name: {client: self.own[client]} if client in self.own else {}}
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)
@@ -59,7 +77,9 @@ class Train(Task):
     `prox_mu` pulls θ_k towards θ, or where the client has a memory (and `moon_mu` is 0) towards θ less that memory;
     `moon_mu` keeps what the model sees away from what the model in the client's memory sees. `memories`: client → such
     a vector; a client gets its own only (`of`). See `server.objectives`.
-    `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it read them
+    `clip` > 0: θ_k − θ is cut to this length, and Gaussian noise of deviation `noise`·`clip` is added to each of its
+    numbers; with noise, the loss stays with the client.
+    `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it remembers to have read them
     (`AttributeTriplet`) with at least `draw_confidence`; empty: every sample once.
     """
 
@@ -75,16 +95,14 @@ class Train(Task):
     moon_mu: float = 0.0
     moon_temperature: float = 0.5
     memories: Mapping[int, Vector] = field(default_factory=dict)
-    draw: NDArray[np.float32] = field(default_factory=_no_weights, compare=False)
+    draw: NDArray[np.float32] = field(default_factory=_nothing, compare=False)
     draw_confidence: float = 0.0
+    clip: float = _optional(0.0)
+    noise: float = _optional(0.0)
 
-    def of(self, client: int) -> "Train":
-        if self.memories.keys() <= {client}:
-            return self
-        return replace(self, memories={client: self.memories[client]} if client in self.memories else {})
-
-    def memory_bytes(self, client: int) -> int:
-        return self.memories[client].nbytes if client in self.memories else 0
+    @property
+    def own(self) -> Mapping[int, Vector]:
+        return self.memories
 
 
 @dataclass(frozen=True)
@@ -108,20 +126,30 @@ class Sketch(Train):
 
 
 @dataclass(frozen=True)
-class LabelCounts(Task):
-    """The client's class marginal M^k (Fed-CBS, label entropy, HACCS). Reply: vector [classes].
+class Counted(Task):
+    """A question that is answered by counts of samples.
 
-    `epsilon` > 0: each count is sent with Laplace noise of scale 1/ε, those that fall below zero as zero.
+    `epsilon` > 0: with noise that makes the answer ε-differentially private (`client.noise`); whatever else is told is
+    computed from the noisy counts.
     """
 
-    epsilon: float = 0.0
+    epsilon: float = _optional(0.0)
 
 
 @dataclass(frozen=True)
-class TrueMatrix(Task):
-    """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A]."""
+class LabelCounts(Counted):
+    """The client's class marginal M^k (Fed-CBS, label entropy, HACCS). Reply: vector [classes]."""
+
+
+@dataclass(frozen=True)
+class TrueMatrix(Counted):
+    """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A].
+
+    With `remember`, the client takes the true attributes for what it read, as in `AttributeTriplet`.
+    """
 
     num_attributes: int = 0  # 0: as many as the client's own data shows
+    remember: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,18 +170,70 @@ class PaperTriplet(Task):
 
 
 @dataclass(frozen=True)
-class FeatureMoments(Task):
-    """Consensus, first question: the spread of features under θ, projected to d = `dimensions` (docs/estimators.md).
+class Projected(Task):
+    """A question about features under θ, projected to d = `dimensions` if they are more, alike on all clients."""
+
+    dimensions: int = 256
+
+
+@dataclass(frozen=True)
+class Summed(Projected):
+    """A question whose answers only matter as their sum over clients. Reply: one vector.
+
+    With `bits`, it is the third step of secure aggregation (`server.secagg`): the reply is the vector in fixed point of
+    `bits` binary places, masked, as `payload`. `sum` is the number of the sum, `members` are those who shared their
+    keys, `letters` what a client's neighbours sealed for it.
+    """
+
+    sum: int = _optional(0)
+    bits: int = _optional(0)
+    members: NDArray[np.int64] = field(default_factory=_nobody, compare=False, kw_only=True)
+    letters: Mapping[int, NDArray[np.uint8]] = field(default_factory=dict, compare=False, kw_only=True)
+
+    @property
+    def own(self) -> Mapping[int, NDArray[np.uint8]]:
+        return self.letters
+
+
+@dataclass(frozen=True)
+class AdvertiseKeys(Task):
+    """Secure aggregation, first step: begin the sum of this number. Reply: payload, three public keys."""
+
+    sum: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareKeys(AdvertiseKeys):
+    """Secure aggregation, second step: everybody's `keys`, in the order of `members` on a ring.
+
+    Reply: payload, a sealed letter to each of the client's neighbours with a share of its two secrets.
+    """
+
+    members: NDArray[np.int64]  # [n]
+    keys: NDArray[np.uint8]  # [n, 96]
+    neighbours: int
+    threshold: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmask(AdvertiseKeys):
+    """Secure aggregation, last step: whose parts arrived. Reply: payload, a share for each neighbour that sent a
+    letter: of its own mask's seed if its part arrived, else of its private key. A client answers this once."""
+
+    survivors: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FeatureMoments(Summed):
+    """Consensus, first question: the spread of features under θ (docs/estimators.md).
 
     Reply: one vector, to be summed over clients: [1 | classes present | counts Y | sums Y·d | scatter within the
     client's classes, upper triangle d(d+1)/2 | products of its class sums over their counts, likewise].
     """
 
-    dimensions: int = 256
-
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureHistogram(FeatureMoments):
+class FeatureHistogram(Summed):
     """Consensus, second question: where samples lie along the directions in which clients differ.
 
     A sample's coordinates are `projected @ directions − origin`, [q]. Reply: vector [Y, bins, …, bins] flattened, to be
@@ -168,14 +248,14 @@ class FeatureHistogram(FeatureMoments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttributeTriplet(FeatureMoments):
+class AttributeTriplet(Projected, Counted):
     """Consensus, third question: the client's triplet.
 
     Coordinates (as above) of class y and attribute a lie around `centres[y, a]` with unit covariance; about
     `shares[y, a]` of all clients' samples of class y show a. Reply: metrics `ci`, `ai`, `sc`.
 
-    The client remembers what it read, for `Train.draw`, `GroupSums` and `HeadErrors`. With `matrix`, also the vector
-    [Y·A] of counts, of samples read with a posterior of at least `confidence`.
+    With `matrix`, also the vector [Y·A] of counts, of samples read with a posterior of at least `confidence`. With
+    `remember`, the client keeps what it read, for `Train.draw`, `GroupSums` and `HeadErrors`.
     """
 
     directions: NDArray[np.float32]  # [d, q]
@@ -184,35 +264,79 @@ class AttributeTriplet(FeatureMoments):
     shares: NDArray[np.float32]  # [Y, A]
     matrix: bool = False
     confidence: float = 0.0
+    remember: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSums(FeatureMoments):
-    """Rebalancing, first question: sums of features under θ, each sample with the weight of its group [Y, A].
+class Grouped(Summed):
+    """A question about features under θ in which each sample has the weight of its group [Y, A].
 
-    Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
-    triangle d(d+1)/2]. Samples read with less than `confidence` do not count.
+    Attributes are those that the client remembers, or, where `centres` are given, read anew off the same features as
+    `AttributeTriplet` does (in `reading_dimensions`). Samples read with less than `confidence` do not count. With one
+    column, groups are classes, and no attribute is needed.
     """
 
-    weights: NDArray[np.float32]  # [Y, A]
+    weights: NDArray[np.float32]  # [Y, A]; groups of weight 0 do not count
     confidence: float = 0.0
+    reading_dimensions: int = 0
+    directions: NDArray[np.float32] = field(default_factory=_nothing)
+    origin: NDArray[np.float32] = field(default_factory=_nothing)
+    centres: NDArray[np.float32] = field(default_factory=_nothing)
+    shares: NDArray[np.float32] = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadErrors(FeatureMoments):
+class GroupSums(Grouped):
+    """Rebalancing, first question: weighted sums of features.
+
+    Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
+    triangle d(d+1)/2]; with `by_class`, the last of each class, Y·d(d+1)/2.
+    """
+
+    by_class: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadErrors(Grouped):
     """Rebalancing, second question: how good are these last layers? Asked of clients whose sums they were not made of.
 
     Reply: vector [H·Y·A | Y·A]: squared errors of each head, summed over the sure samples of each group; then counts.
     """
 
     heads: NDArray[np.float32]  # [H, Y, d + 1]: weights and bias
-    weights: NDArray[np.float32]  # [Y, A]: groups of weight 0 do not count
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadHeldOut(Projected):
+    """Evaluation: read the attribute of the samples held out, as `AttributeTriplet` does, and remember it.
+
+    A client reads with the shares of attributes that its training samples show. Reply: nothing.
+    """
+
+    directions: NDArray[np.float32]  # [d, q]
+    origin: NDArray[np.float32]  # [q]
+    centres: NDArray[np.float32]  # [Y, A, q]
+    shares: NDArray[np.float32]  # [Y, A]
+
+
+@dataclass(frozen=True)
+class EvaluateHeldOut(Task):
+    """Right answers of θ on the samples that a client holds out; on all, where it is the server's own test set.
+
+    Reply: vector [2·Y | 2·Y·A]: correct and total of each class; then of each (class, attribute), of samples that were
+    read (`ReadHeldOut`) with at least `confidence`. A = 0: nothing was read.
+    """
+
+    num_attributes: int = 0
     confidence: float = 0.0
 
 
 @dataclass(frozen=True)
 class Reply:
     """A client's answer, or the reason there is none.
+
+    `payload`: bytes of secure aggregation, which only its protocol can read. A reply of client `TOTAL` is the sum of
+    what `members` answered.
 
     >>> Reply(client=2, metrics={"loss": 0.7}).num_bytes
     8
@@ -224,13 +348,15 @@ class Reply:
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     failure: str | None = None
+    payload: bytes = b""
+    members: tuple[int, ...] = ()
 
     @property
     def num_bytes(self) -> int:
         """Size of the answer on the wire: its numbers, without the transport's framing."""
         vector = 0 if self.vector is None else self.vector.nbytes
         counted = sum(not name.startswith(EVALUATION_ONLY) for name in self.metrics)
-        return vector + BYTES_PER_SCALAR * counted
+        return vector + BYTES_PER_SCALAR * counted + len(self.payload)
 
 
 Ask = Callable[[Task, Sequence[int]], Iterator[Reply]]

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from feddiverse import seeding
-from feddiverse.client import balance, consensus, evaluation, paper, training
-from feddiverse.client.draws import Unread
+from feddiverse.client import balance, consensus, evaluation, held_out, noise, paper, secagg, training
+from feddiverse.client.draws import Unread, remember_truth
 from feddiverse.client.sketch import compress
 from feddiverse.data.federation import Samples
 from feddiverse.messages import (
+    AdvertiseKeys,
     AttributeTriplet,
     Evaluate,
+    EvaluateHeldOut,
     FeatureHistogram,
     FeatureMoments,
     GroupSums,
@@ -22,26 +23,39 @@ from feddiverse.messages import (
     LabelCounts,
     Loss,
     PaperTriplet,
+    ReadHeldOut,
     Reply,
+    ShareKeys,
     Sketch,
+    Summed,
     Task,
     Train,
     TrueMatrix,
+    Unmask,
     Vector,
 )
 from feddiverse.models import FlatModel
+from feddiverse.secagg import Broken
 
 Answer = Callable[..., Reply]  # (task, theta, client_id, samples, model) → Reply; each takes its own kind of task
 
 
 def train(task: Train, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     done = training.train(task, theta, client_id, samples, model)
-    return Reply(client_id, vector=model.vector(), metrics={"loss": done.loss, "steps": float(done.steps)})
+    metrics = {"steps": float(done.steps)} | ({} if task.noise else {"loss": done.loss})
+    vector = theta + _update(task, theta, client_id, samples, model) if task.clip else model.vector()
+    return Reply(client_id, vector=vector, metrics=metrics)
 
 
 def sketch(task: Sketch, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     training.train(task, theta, client_id, samples, model)
-    return Reply(client_id, vector=compress(model.vector() - theta, task))
+    return Reply(client_id, vector=compress(_update(task, theta, client_id, samples, model), task))
+
+
+def _update(task: Train, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Vector:
+    """What training changed, as it may leave the client."""
+    update = model.vector() - theta
+    return noise.private_update(task, update, client_id, samples) if task.clip else update
 
 
 def loss(task: Loss, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
@@ -61,17 +75,19 @@ def evaluate(task: Evaluate, theta: Vector, client_id: int, samples: Samples, mo
 
 def label_counts(task: LabelCounts, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     counts = np.bincount(samples.y, minlength=model.spec.num_classes).astype(np.float64)
-    if task.epsilon:
-        rng = seeding.rng(task.seed, "label noise", task.round, client_id)
-        counts = np.maximum(0.0, counts + rng.laplace(scale=1 / task.epsilon, size=len(counts)))
+    counts = noise.private_counts(task, counts, client_id, samples)
     return Reply(client_id, vector=counts.astype(np.float32))
 
 
 def true_matrix(task: TrueMatrix, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     if samples.a is None:
         return Reply(client_id, failure="the attributes of its samples are not known")
+    if task.remember:
+        remember_truth(samples)
     shape = (model.spec.num_classes, _num_attributes(task, samples))
-    return Reply(client_id, vector=evaluation.group_counts(samples, shape).astype(np.float32).ravel())
+    counts = evaluation.group_counts(samples, shape).astype(np.float64)
+    counts = noise.private_counts(task, counts, client_id, samples)
+    return Reply(client_id, vector=counts.astype(np.float32).ravel())
 
 
 def _num_attributes(task: Evaluate | TrueMatrix, samples: Samples) -> int:
@@ -91,6 +107,11 @@ ANSWERS: dict[type[Task], Answer] = {
     AttributeTriplet: consensus.attribute_triplet,
     GroupSums: balance.group_sums,
     HeadErrors: balance.head_errors,
+    ReadHeldOut: held_out.read,
+    EvaluateHeldOut: held_out.evaluate,
+    AdvertiseKeys: secagg.advertise_keys,
+    ShareKeys: secagg.share_keys,
+    Unmask: secagg.unmask,
 }
 
 
@@ -101,7 +122,9 @@ def answer(task: Task, theta: Vector, client_id: int, samples: Samples, model: F
         if not len(samples):
             raise ValueError("it has no samples")
         reply = ANSWERS[type(task)](task, theta, client_id, samples, model)
-    except (training.Diverged, Unread) as error:
+        if isinstance(task, Summed) and task.bits and reply.vector is not None:
+            reply = secagg.masked(task, reply.vector, client_id, samples)
+    except (training.Diverged, Unread, Broken) as error:
         reply = Reply(client_id, failure=str(error))
     except Exception as error:
         reply = Reply(client_id, failure=f"{type(error).__name__}: {error}")

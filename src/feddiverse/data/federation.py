@@ -4,7 +4,7 @@ A *split* says how many samples of each (class, attribute) each client gets; a *
 from. They are read only when a client is asked (`Federation.client`), so clients nobody asks cost nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
@@ -24,7 +24,9 @@ class Samples:
 
     `x` is uint8 for pictures [n, channels, height, width], or float of any shape [n, …]. `a` serves evaluation and the
     oracle; training never reads it. `memory` is what the client itself keeps between questions, such as the
-    attributes it read; it never leaves the client.
+    attributes it read; it never leaves the client. `held_out` are samples that the client never trains on.
+    `secret_noise`: noise for privacy comes from this machine's own randomness, as a deployment needs it; else from the
+    run's seed, which the server knows, for experiments.
 
     >>> len(Samples(np.zeros((2, 5), np.float32), y=np.array([0, 1]), a=None))
     2
@@ -34,6 +36,8 @@ class Samples:
     y: Ids
     a: Ids | None
     memory: dict[str, NDArray[Any]] = field(default_factory=dict, compare=False, repr=False)
+    held_out: "Samples | None" = field(default=None, compare=False, repr=False)
+    secret_noise: bool = False
 
     def __len__(self) -> int:
         return len(self.y)
@@ -73,6 +77,7 @@ class Federation:
     (24, 2, (140, 3, 28, 28))
 
     `attributes_known`: whether the attribute of training samples is known; else `counts` has one column for all.
+    `held_out`: what each client never trains on (`with_holdout`): sample ids, and the attribute each of them shows.
     """
 
     name: str
@@ -84,6 +89,8 @@ class Federation:
     test_ids: Ids
     client_names: tuple[str, ...] = ()
     attributes_known: bool = True
+    held_out: Sequence[tuple[Ids, Ids]] = ()
+    opened_with: Mapping[str, Any] = field(default_factory=dict)  # the config keys that `fd.federation` was given
 
     @classmethod
     def from_arrays(
@@ -115,6 +122,10 @@ class Federation:
         from feddiverse.data.arrays import from_arrays
 
         return from_arrays(x, y, client, attribute, test, name, num_selected, mean, std)
+
+    def __repr__(self) -> str:
+        of_each = f"{self.num_clients} clients, {self.counts.sum():,} samples, {self.num_classes} classes"
+        return f"Federation({self.name}: {of_each}, {len(self.test_ids):,} test samples)"
 
     @property
     def num_clients(self) -> int:
@@ -153,7 +164,24 @@ class Federation:
     def client(self, k: int) -> Samples:
         """The data of client `k`, read now."""
         ids, a = self.client_ids[k], self.client_a[k]
-        return Samples(self.source.train_x(ids, a), self.source.train_y[ids], a if self.attributes_known else None)
+        held_out = None
+        if self.held_out:
+            held_ids, held_a = self.held_out[k]
+            held_out = Samples(self.source.train_x(held_ids, held_a), self.source.train_y[held_ids], None)
+        known = a if self.attributes_known else None
+        return Samples(self.source.train_x(ids, a), self.source.train_y[ids], known, held_out=held_out)
+
+    def with_holdout(self, share: float, seed: int) -> "Federation":
+        """The same with a share of each client's own samples, drawn by seed, held out for evaluation at the client.
+
+        >>> import feddiverse as fd
+        >>> fed = fd.federation("digits-gsc").with_holdout(0.2, seed=0)
+        >>> len(fed.client(0)), len(fed.client(0).held_out)
+        (112, 28)
+        """
+        from feddiverse.data.holdout import with_holdout
+
+        return with_holdout(self, share, seed)
 
     def test(self, start: int = 0, stop: int | None = None) -> Samples:
         """The test set, or a slice of it."""

@@ -6,7 +6,7 @@ Interrupted at any moment, a run in a directory goes on, bit for bit.
 import copy
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from feddiverse import registry
 from feddiverse.data.federation import Federation
 from feddiverse.errors import RunError, UserError
-from feddiverse.experiment import environment
+from feddiverse.estimation.balancer import CannotBalance
+from feddiverse.experiment import accounting, environment, rebalancing
 from feddiverse.experiment.checkpoint import Snapshot, Writer
-from feddiverse.experiment.config import PARTS, Config, from_mapping
-from feddiverse.experiment.opening import Objects, Opened, open_run
+from feddiverse.experiment.config import Config
+from feddiverse.experiment.opening import Objects, Opened, from_arguments, open_run
+from feddiverse.experiment.rebalancing import Rebalanced
 from feddiverse.experiment.records import (
     TESTED,
     as_record,
@@ -34,12 +36,15 @@ from feddiverse.experiment.records import (
 from feddiverse.experiment.result import Result, digest
 from feddiverse.experiment.run_directory import RunDirectory, read_config, read_records
 from feddiverse.experiment.truth import TruthKept
-from feddiverse.messages import Engine, Vector
-from feddiverse.server.groups import accuracies
+from feddiverse.messages import Engine, Reply, Task, Vector
 from feddiverse.server.meter import Meter
-from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Evaluate, Round, rounds
+from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Round, rounds
 
 log = logging.getLogger("feddiverse")
+
+UPDATES_WITHOUT_NOISE = (
+    "privacy_epsilon covers tables of counts only: updates leave clients without noise (privacy_clip, privacy_noise)."
+)
 
 OnRound = Callable[[dict[str, Any]], Any]
 """Called with each round's record, as `rounds.jsonl` has it; returning False ends the run, cleanly."""
@@ -50,6 +55,9 @@ class TestedEngine(Engine, Protocol):
 
     def evaluate(self, theta: Vector) -> NDArray[np.int64]:
         """Right answers and samples [2, classes, attributes]."""
+
+    def ask_test_set(self, task: Task, theta: Vector) -> Iterator[Reply]:
+        """The server's own samples, asked like a client's, part by part."""
 
 
 OpenEngine = Callable[..., TestedEngine]
@@ -63,6 +71,7 @@ def train(
     aggregator: Any = None,
     estimator: Any = None,
     *,
+    average: Any = None,
     objective: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -74,8 +83,8 @@ def train(
 ) -> Result:
     """Train a federation; every setting of a config is a keyword (`rounds`, `seed`, `lr`, …: docs/running.md).
 
-    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator`, `estimator` and `objective` are a name,
-    `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
+    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator`, `average`, `estimator` and `objective`
+    are a name, `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
     `out` is a run directory: what is unfinished there goes on, what is finished is read; None keeps nothing.
     `resume` insists that there is a run, and with a larger `rounds` trains it further. `on_round` is called with each
     round's record and ends the run by returning False. `engine` ("local", "flower"), `workers` and `device` do not
@@ -87,33 +96,14 @@ def train(
     (2, False)
     """
     given = {
-        "model": model, "selector": selector, "aggregator": aggregator, "estimator": estimator, "objective": objective,
+        "model": model, "selector": selector, "aggregator": aggregator, "average": average, "estimator": estimator,
+        "objective": objective,
     }  # fmt: skip
-    given = {key: value for key, value in given.items() if value is not None}
-    named = {key: _name(key, value) for key, value in given.items()}
-    if "federation" in settings:
-        raise TypeError("federation is given twice")
-    if isinstance(federation, Federation):
-        objects = Objects(federation)
-        named["federation"] = federation.name
-    else:
-        objects = Objects()
-        named["federation"] = federation
-    if model is not None and not isinstance(model, str):
-        objects = replace(objects, model=model)
-    parts = {key: value for key, value in given.items() if key in PARTS and not isinstance(value, str | dict)}
-    config = from_mapping({**named, **settings}, "the arguments of train")
+    config, objects = from_arguments(federation, given, settings, "the arguments of train")
     return carry_out(
-        config, replace(objects, parts=parts), out,
+        config, objects, out,
         engine=engine, workers=workers, device=device, on_round=on_round, resume=resume,
     )  # fmt: skip
-
-
-def _name(key: str, value: Any) -> Any:
-    """What the config calls a part: its name as given (or a table of name and parameters), or where its class lives."""
-    if isinstance(value, str | dict):
-        return value
-    return registry.address_of(value)
 
 
 def carry_out(
@@ -139,7 +129,7 @@ def carry_out(
     with RunDirectory(out, config, extend=resume) as directory:
         finished = directory.read_json("result.json")
         if finished is not None and not (resume and finished["rounds"] < config.rounds):
-            return replace(Result.read(out), factory=objects.model if objects else None)
+            return Result.read(out, objects.model if objects else None)
         try:
             return _Run(open_run(config, objects), directory).train(opener, workers, device, on_round)
         except Exception:
@@ -157,7 +147,7 @@ class _Run:
         self.config, self.federation = opened.config, opened.federation
         self.selector, self.aggregator, self.plan = opened.selector(), opened.aggregator(), opened.plan
         self.balancer = opened.balancer()
-        self.objective = opened.objective()
+        self.objective, self.average = opened.objective(), opened.average()
         self.history: list[dict[str, Any]] = []
         snapshot: Snapshot | None = None
         self._news: list[str] = []
@@ -165,6 +155,8 @@ class _Run:
             self._news = self._describe(directory)
             snapshot = directory.go_back_to_checkpoint()
             self.history = read_records(directory.path)
+        if self.config.privacy_epsilon and not self.config.privacy_noise:
+            self._news.append(UPDATES_WITHOUT_NOISE)
         if opened.assumption and "estimator" in self.selector.findings():
             self._news.append(opened.assumption)
         if snapshot is None:
@@ -178,6 +170,7 @@ class _Run:
         self.start = snapshot
         self._told = {warning for record in self.history for warning in record["warnings"]}
         self._triplets: dict[str, Any] = {}
+        self._afterwards: dict[str, Any] = {"selected": []}  # what clients told after the last round, as in a record
 
     def _describe(self, directory: RunDirectory) -> list[str]:
         """`environment.json`, `federation.json` and `model.json`; later sessions must have the same data and starting
@@ -198,11 +191,14 @@ class _Run:
             closing(opener(self.opened, workers, device)) as engine,
             closing(Writer(self._write_checkpoint)) as writer,
         ):
-            evaluate = engine.evaluate if len(self.federation.test_ids) else None
+            self.evaluation = self.opened.evaluation(engine)
+            self.evaluation.restore(self.start.evaluation)
+            if self.evaluation.reader is not None and self.opened.assumption:
+                self._news.append(self.opened.assumption)
             self._truth = TruthKept(engine, self.start.evaluation)
             loop = rounds(
-                self._truth, self.selector, self.aggregator, evaluate, self.plan,
-                theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer,
+                self._truth, self.selector, self.aggregator, self.evaluation, self.plan,
+                theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer, self.average,
             )  # fmt: skip
             for done in loop:
                 theta = done.theta
@@ -210,10 +206,12 @@ class _Run:
                 writer.submit(self._snapshot(done))
                 if on_round and on_round(self.history[-1]) is False:
                     stopped = True
-                    if done.test is None and evaluate:
-                        self._add_test(replace(done, test=accuracies(evaluate(theta), self.plan.test_attributes_known)))
+                    if done.tested is None and self.evaluation.is_possible:
+                        meter = Meter(self._truth, self.plan.privacy)
+                        tested = self.evaluation(done.round, theta, self._truth.clients, meter)
+                        self._add_test(replace(done, tested=tested))
                     break
-            rebalanced = self._rebalance(theta, evaluate) if self.config.rebalance else None
+            rebalanced = self._rebalance(theta) if self.config.rebalance else None
         if self.start.round == self.config.rounds and self.start.lost_in_a_row >= MAX_LOST_IN_A_ROW:
             raise RunError(
                 f"No client sent usable weights in the last {self.start.lost_in_a_row} rounds of the run in "
@@ -222,27 +220,18 @@ class _Run:
         self._write_triplets()  # in case the run was killed just before it
         return self._finish(theta, stopped, rebalanced)
 
-    def _rebalance(self, theta: Vector, evaluate: Evaluate | None) -> tuple[Vector, dict[str, Any]] | None:
-        """θ with its head solved anew, and what `result.json` says of it; None where no attribute is seen."""
+    def _rebalance(self, theta: Vector) -> Rebalanced | str:
+        """θ with its head solved anew, or the sentence that says why it cannot be."""
         assert self.balancer is not None
-        started, meter, number = time.perf_counter(), Meter(self._truth), self.history[-1]["round"] + 1
-        self.balancer.learn(number, self._truth.clients, meter.with_theta(self.balancer.theta))
-        solved = self.balancer.solve(number, theta, self.opened.head(), meter.with_theta(theta))
-        if solved is None:
-            return None
-        changed, settings = solved
-        tested = accuracies(evaluate(changed), self.plan.test_attributes_known) if evaluate else None
-        traffic = meter.take()
-        return changed, {
-            "worst_group_accuracy": tested and tested.worst_group_accuracy,
-            "accuracy": tested and tested.accuracy,
-            "groups": tested and tested.groups,
-            "theta_sha256": digest(changed),
-            "bytes_up": sum(row["bytes_up"] for row in traffic.values()),
-            "bytes_down": sum(row["bytes_down"] for row in traffic.values()),
-            "seconds": time.perf_counter() - started,
-            "settings": settings,
-        }
+        number = self.history[-1]["round"] + 1
+        try:
+            found = rebalancing.solve(
+                self.balancer, self._truth, self.plan.privacy, number, theta, self.opened.head(), self.evaluation
+            )
+        except CannotBalance as why:
+            return str(why)
+        self._afterwards["tables"] = found.tables
+        return found
 
     @property
     def _where(self) -> str:
@@ -265,6 +254,13 @@ class _Run:
         worst = f", {said}" if (said := worst_in_words(record)) else ""
         log.info("round %d of %d: %d clients%s", done.round, self.plan.rounds, len(done.selected), worst)
 
+    def _untold(self, warnings: list[str]) -> list[str]:
+        """Those that no round told of; they are logged."""
+        new = [warning for warning in dict.fromkeys(warnings) if warning not in self._told]
+        for warning in new:
+            log.warning(warning)
+        return new
+
     def _add_test(self, done: Round) -> None:
         """The last round was evaluated after all."""
         tested = {key: as_record(done)[key] for key in TESTED}
@@ -282,7 +278,8 @@ class _Run:
         selector = copy.deepcopy(self.selector.state())
         return Snapshot(
             done.round, done.theta, self.aggregator.state(), selector, done.lost_in_a_row, self._seconds,
-            self._truth.state(), self.objective.state(), {} if self.balancer is None else self.balancer.state(),
+            self._truth.state() | self.evaluation.state(), self.objective.state(),
+            {} if self.balancer is None else self.balancer.state(),
         )  # fmt: skip
 
     def _write_checkpoint(self, snapshot: Snapshot) -> None:
@@ -295,24 +292,29 @@ class _Run:
         if self._triplets and self.directory is not None:
             self.directory.write_json("triplets.json", self._triplets)
 
-    def _finish(self, theta: Vector, stopped: bool, rebalanced: tuple[Vector, dict[str, Any]] | None) -> Result:
+    def _finish(self, theta: Vector, stopped: bool, rebalanced: Rebalanced | str | None) -> Result:
+        """`rebalanced`: a sentence says why it could not be done; None: nobody asked for it."""
         federation = self.federation
         result = summary(
             self.history, federation.counts, self.config, self._seconds, digest(theta), federation.client_names
         )
-        if self.config.rebalance:  # None: no attribute was seen, so there was nothing to balance
-            result["rebalanced"] = rebalanced and rebalanced[1]
-            if rebalanced and self.directory is not None:
-                self.directory.write_theta("rebalanced.safetensors", rebalanced[0])
+        if told := accounting.spent(self.config, [*self.history, self._afterwards]):
+            result["privacy"] = told
+        changed = rebalanced.theta if isinstance(rebalanced, Rebalanced) else None
+        if isinstance(rebalanced, Rebalanced):
+            result = rebalancing.summary_with(result, rebalanced.about, self._untold(rebalanced.warnings))
+        elif rebalanced is not None:
+            result = rebalancing.summary_with(result, None, self._untold([rebalanced]))
         if stopped:
             result["stopped"] = True  # by on_round, before all rounds of the config
         if self.directory is not None:
             result["run_dir"] = str(self.directory.path)
-            self.directory.write_json("result.json", result)
+            self.directory.write_result(result, changed)
         return Result(
             summary=result,
             history=self.history,
-            theta=rebalanced[0] if rebalanced else theta,
+            theta=theta,
+            rebalanced_theta=changed,
             about=describe_model(self.opened.spec, self.federation),
             triplets=self._triplets,
             factory=self.opened.objects.model,

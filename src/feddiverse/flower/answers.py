@@ -17,21 +17,28 @@ from feddiverse.client import tasks
 from feddiverse.data.federation import Samples
 from feddiverse.errors import UserError
 from feddiverse.flower import wire
+from feddiverse.flower.policy import insist
 from feddiverse.messages import (
+    AdvertiseKeys,
     AttributeTriplet,
     FeatureHistogram,
     FeatureMoments,
+    GroupSums,
+    HeadErrors,
     LabelCounts,
     Loss,
     PaperTriplet,
     Reply,
+    ShareKeys,
     Task,
+    Unmask,
     Vector,
 )
 from feddiverse.models import FlatModel, ModelSpec
 
 ANSWERED: tuple[type[Task], ...] = (
-    FeatureMoments, FeatureHistogram, AttributeTriplet, PaperTriplet, LabelCounts, Loss
+    FeatureMoments, FeatureHistogram, AttributeTriplet, PaperTriplet, LabelCounts, Loss,
+    GroupSums, HeadErrors, AdvertiseKeys, ShareKeys, Unmask,
 )  # fmt: skip
 
 Data = Callable[[Message, Context], Iterable[ArrayLike]]
@@ -66,13 +73,18 @@ def _hello(data: Data, num_classes: int, message: Message, context: Context) -> 
 
 
 def _answer(data: Data, num_classes: int, message: Message, context: Context) -> Message:
-    client, task = _client(context), wire.decode_task(message.content)
+    client = _client(context)
+    task = insist(wire.decode_task(message.content), client, context.node_config)
     features, labels, losses = _read(data, num_classes, message, context)
-    if isinstance(task, Loss):
+    if isinstance(task, Reply):
+        reply = task
+    elif isinstance(task, Loss):
         reply = _loss(client, losses)
     else:
-        samples = Samples(features, labels, None)  # nobody knows the attributes here
+        memory = wire.read_memory(context.state)
+        samples = Samples(features, labels, None, memory, secret_noise=True)  # nobody knows the attributes here
         reply = tasks.answer(task, np.empty(0, np.float32), client, samples, HeadOnly(features.shape[1], num_classes))
+        wire.write_memory(context.state, memory)
     return Message(wire.encode_reply(replace(reply, num_examples=len(labels))), reply_to=message)
 
 

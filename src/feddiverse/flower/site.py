@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from feddiverse.client import tasks
+from feddiverse.data.holdout import hold_out_of
 from feddiverse.engine.local import CACHE_BYTES
 from feddiverse.engine.worker import Memory, Worker, prepare_process
-from feddiverse.experiment.config import Config
+from feddiverse.experiment.config import PARTS, Config
 from feddiverse.experiment.opening import Objects, open_run
 from feddiverse.flower.partition_file import read_partition
 from feddiverse.messages import Reply, Task, Vector
@@ -34,12 +35,10 @@ class SimulatedSite:
 
 
 def _without_parts(config: Config) -> Config:
-    """Selector, aggregator, estimator and starting weights stay on the server: clients may not even have them."""
-    usual = Config()
-    return replace(
-        config, selector=usual.selector, aggregator=usual.aggregator, estimator=usual.estimator,
-        checkpoint="none", options=(),
-    )  # fmt: skip
+    """All parts but the model, and the starting weights, stay on the server: clients may not even have them."""
+    usual, of_server = Config(), [key for key in PARTS if key != "model"]
+    options = {"model": config.parameters("model")}
+    return replace(config, **{key: getattr(usual, key) for key in of_server}, checkpoint="none", options=options)
 
 
 class FileSite:
@@ -48,13 +47,15 @@ class FileSite:
     def __init__(self, path: Path, config: Config, device: str) -> None:
         partition = read_partition(path)
         self._samples = partition.samples
+        if config.holdout:
+            self._samples = hold_out_of(partition.samples, config.holdout, config.seed, partition.client)
         self._model = build(partition.spec(config.model), device)
 
     def num_examples(self, client: int) -> int:
         return len(self._samples)
 
     def answer(self, task: Task, theta: Vector, client: int, memory: Memory) -> Reply:
-        return tasks.answer(task, theta, client, replace(self._samples, memory=memory), self._model)
+        return tasks.answer(task, theta, client, replace(self._samples, memory=memory, secret_noise=True), self._model)
 
 
 @functools.lru_cache(maxsize=1)

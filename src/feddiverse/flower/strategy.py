@@ -23,11 +23,15 @@ from feddiverse.experiment.config import KEYS, from_mapping
 from feddiverse.experiment.config import settings as settings_of
 from feddiverse.flower import wire
 from feddiverse.flower.engine import NAMED, FlowerEngine, Timeouts
+from feddiverse.flower.heads import rebalanced
 from feddiverse.messages import Plain, Reply, Task, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.selection.hcsfed import HCSFed
+from feddiverse.selection.limited import limited
 from feddiverse.server.meter import Meter
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.rounds import checked_choice
+from feddiverse.server.secagg import SecureSums
 
 NO_WEIGHTS = ("running_mean", "running_var", "num_batches_tracked")  # what BatchNorm counts, in a state_dict
 NO_THETA = np.empty(0, np.float32)
@@ -59,18 +63,24 @@ class Selecting(Strategy):
         seed: int = 0,
         pretraining_rounds: int | None = None,
         query_timeout: float = 600.0,
+        secure_sums: SecureSums | bool = False,
+        privacy_epsilon: float = 0.0,
         **settings: Any,
     ) -> None:
         """`pretraining_rounds`: rounds in which every client trains before the first choice (default: one for selectors
-        that estimate triplets)."""
+        that estimate triplets). `secure_sums`: hide clients' parts of sums from the server.
+        `privacy_epsilon`: ε of the noise on each table of counts; your app trains, so noise on updates is its own."""
         self.strategy = strategy
-        self.selector = _make(selector, {**settings, "seed": seed})
-        _check_answerable(self.selector)
+        made = _make(selector, {**settings, "seed": seed})
+        _check_answerable(made)
         if pretraining_rounds is None:
-            pretraining_rounds = int(hasattr(self.selector, "estimator"))
+            pretraining_rounds = int(hasattr(made, "estimator"))
+        self.selector = limited(made, float(settings.get("coverage", 0.0)))
         self.pretraining_rounds = pretraining_rounds
         self.chosen: dict[int, list[int]] = {}  # round → the clients asked to train
         self._seed = seed
+        sums = SecureSums() if secure_sums is True else secure_sums or None
+        self._privacy = Privacy(privacy_epsilon, sums=sums)
         self._timeouts = Timeouts(query=query_timeout, hello=query_timeout)
         self._engine: FlowerEngine | None = None
         self._warned: set[str] = set()
@@ -106,7 +116,7 @@ class Selecting(Strategy):
         self, server_round: int, k: int, clients: Mapping[int, int], engine: FlowerEngine, model: RecordDict
     ) -> list[int]:
         """The selector's choice, told in one line; whose answers it could not use is told too."""
-        meter = Meter(_AppEngine(engine, model))
+        meter = Meter(_AppEngine(engine, model), self._privacy)
         rng = seeding.rng(self._seed, "select", server_round)
         wanted = self.selector.choose(server_round, k, clients, meter.with_theta(NO_THETA), rng)
         chosen = _still_there(checked_choice(wanted, clients), engine.nodes, rng)
@@ -176,6 +186,43 @@ class Selecting(Strategy):
     def summary(self) -> None:
         """The wrapped strategy's own."""
         self.strategy.summary()
+
+    def rebalance(
+        self,
+        grid: Grid,
+        arrays: ArrayRecord,
+        config: ConfigRecord | None = None,
+        *,
+        head: str = "",
+        num_attributes: int = 2,
+        dimensions: int = 2048,
+    ) -> ArrayRecord:
+        """The model with its last layer solved anew, every hidden group of equal weight: for the `arrays` of a result.
+
+        `head`: the name of the last layer (`fc`, for `fc.weight` and `fc.bias`), if it is not the last with a bias of
+        one number a class. `config` is for the wrapped strategy's train messages; features beyond `dimensions` are
+        projected at random. Hidden groups are read with this model, and nothing need be remembered by clients. Where it
+        cannot be done, Flower's log says why, and the model comes back as it was.
+        """
+        messages = list(self.strategy.configure_train(self._last_round + 1, arrays, config or ConfigRecord(), grid))
+        if not messages:
+            raise UserError("The wrapped strategy asks nobody to train, so there is no message to ask about its model.")
+        engine = self._connect(grid)
+        engine.greeting = messages[0].content
+        meter = Meter(_AppEngine(engine, messages[0].content), self._privacy)
+        exact = not self._privacy.epsilon
+        changed, said = rebalanced(arrays, head, meter, self._seed, num_attributes, dimensions, exact)
+        for warning in meter.warnings():
+            self._warn(warning)
+        if changed is None:
+            self._warn(said)
+            return arrays
+        log(INFO, "%s", said)
+        return changed
+
+    @property
+    def _last_round(self) -> int:
+        return max(self.chosen, default=0)
 
 
 class FedDiverse(Selecting):

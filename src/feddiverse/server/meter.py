@@ -5,16 +5,32 @@ It also remembers whose answers to a selector's questions were of no use, so tha
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
-from feddiverse.messages import Engine, LabelCounts, Reply, Task, TrueMatrix, Vector
+from feddiverse.messages import (
+    TOTAL,
+    AdvertiseKeys,
+    Counted,
+    Engine,
+    LabelCounts,
+    Reply,
+    Summed,
+    Task,
+    Train,
+    TrueMatrix,
+    Vector,
+)
+from feddiverse.server.privacy import Privacy
 
 Traffic = dict[str, dict[str, float]]
 
-WITHOUT_THETA = (LabelCounts, TrueMatrix)
-"""Questions about the data alone: a client answers them without having been sent the model."""
+WITHOUT_THETA = (LabelCounts, TrueMatrix, AdvertiseKeys)
+"""Questions about the data alone, or the keys of a secure sum: a client need not be sent the model to answer them."""
 MEMORY = "memory"
 """Counted apart, on messages counted already: what is sent because clients here remember nothing."""
+EVALUATION = "evaluation"
+"""All that is asked to know how good θ is: no part of what a method costs."""
 MAX_NAMED = 10  # clients named in one warning
 
 
@@ -26,22 +42,35 @@ def kind(task: Task) -> str:
 class Meter:
     """Stands between the loop and the engine and counts; `take` gives the counts since it was last called."""
 
-    def __init__(self, engine: Engine):
+    def __init__(self, engine: Engine, privacy: Privacy | None = None):
         self._engine = engine
+        self.privacy = privacy or Privacy()
+        self.tables: Counter[int] = Counter()  # client → tables of counts that left it with noise
         self._traffic: Traffic = {}
         self._useless: dict[str, dict[int, str]] = {}  # kind of question → client → why its answer is none
         self.waited = 0.0  # wall-clock seconds spent waiting for replies since the last `take`
 
+    @property
+    def clients(self) -> Mapping[int, int]:
+        """The engine's."""
+        return self._engine.clients
+
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
-        """The engine's `ask`, counted."""
+        """The engine's `ask`, counted; with the privacy that was agreed upon."""
+        task = self.privacy.applied(task)
+        if isinstance(task, Counted) and task.epsilon:
+            self.tables.update(clients)
         row = self._row(kind(task))
         down = task.num_bytes + (0 if isinstance(task, WITHOUT_THETA) else theta.nbytes)
         row["messages"] += len(clients)
         row["bytes_down"] += down * len(clients)
-        if memories := [size for client in clients if (size := task.memory_bytes(client))]:
-            memory = self._row(MEMORY)
-            memory["messages"] += len(memories)
-            memory["bytes_down"] += sum(memories)
+        if own := [task.own[client].nbytes for client in clients if client in task.own]:
+            if isinstance(task, Train):
+                memory = self._row(MEMORY)
+                memory["messages"] += len(own)
+                memory["bytes_down"] += sum(own)
+            else:
+                row["bytes_down"] += sum(own)
         replies = iter(self._engine.ask(task, theta, clients))
         while True:
             start = time.perf_counter()
@@ -68,18 +97,29 @@ class Meter:
         """One sentence for each kind of question that some clients left without a usable answer."""
         sentences = []
         for name, reasons in self._useless.items():
-            clients = sorted(reasons)
+            if TOTAL in reasons:
+                sentences.append(f"The secure sum of {name} is of no use: {reasons[TOTAL].rstrip('.')}.")
+            clients = sorted(reasons.keys() - {TOTAL})
+            if not clients:
+                continue
             named = ", ".join(map(str, clients[:MAX_NAMED])) + (", …" if len(clients) > MAX_NAMED else "")
-            asked = int(self._traffic[name]["messages"])
+            # A secure sum may have failed before the question itself was asked.
+            asked = int(self._traffic[name]["messages"]) if name in self._traffic else len(clients)
             sentences.append(
                 f"{len(clients)} of {asked} clients gave no usable answer to {name} ({named});"
                 f" client {clients[0]}: {reasons[clients[0]].rstrip('.')}."
             )
         return sentences
 
+    def take_as(self, name: str) -> Traffic:
+        """What was counted since the last call, all kinds of questions together, under one name."""
+        rows = list(self.take().values())
+        return {name: {key: sum(row[key] for row in rows) for key in rows[0]}} if rows else {}
+
     def take(self) -> Traffic:
         """What was counted since the last call."""
         traffic, self._traffic, self._useless, self.waited = self._traffic, {}, {}, 0.0
+        self.tables = Counter()
         return traffic
 
 
@@ -91,7 +131,15 @@ class Asking:
         self.leave_out = meter.leave_out
 
     def __call__(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
-        for reply in self._meter.ask(task, self._theta, clients):
+        sums = self._meter.privacy.sums
+        if sums is not None and isinstance(task, Summed):
+            replies = sums.ask(task, clients, self._plainly)
+        else:
+            replies = self._plainly(task, clients)
+        for reply in replies:
             if reply.failure is not None:
                 self.leave_out(task, reply.client, reply.failure)
             yield reply
+
+    def _plainly(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        return self._meter.ask(task, self._theta, clients)

@@ -4,37 +4,38 @@ No files, no processes, no torch: the same generator runs over every engine, and
 save θ and the states of selector and aggregator, from which a later call goes on with the same bits.
 """
 
+import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from feddiverse.errors import RunError
-from feddiverse.estimation.balancer import Balancer
+from feddiverse.estimation.balancer import Balancer, CannotBalance, Head
 from feddiverse.messages import Engine, Train, Vector
 from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
-from feddiverse.server.groups import Accuracies, accuracies
-from feddiverse.server.meter import Meter, Traffic
+from feddiverse.server.averages import Average
+from feddiverse.server.evaluation import Evaluation, Tested, TestSet, of_test_set
+from feddiverse.server.groups import Accuracies
+from feddiverse.server.meter import EVALUATION, Meter, Traffic
 from feddiverse.server.objectives import Objective
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.replies import TrainedReplies
 
 MAX_LOST_IN_A_ROW = 3
-
-Evaluate = Callable[[Vector], NDArray[np.int64]]
-"""θ → [2, classes, attributes]: right answers and samples on the server's test set."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """What the loop needs to know besides who selects and who aggregates. `train` is the local training asked for.
 
-    `balanced_draws`: clients draw their samples so that every hidden group counts equally.
+    `balanced_draws`: clients draw their samples so that every hidden group counts equally. Every
+    `evaluate_rebalanced_every` rounds (0: never; not in the last, after which the caller may solve it) θ is evaluated
+    with its last layer, which is at `head`, solved anew as well; training goes on from the trained one.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
+    `privacy`: what clients protect of what they send.
     """
 
     train: Train
@@ -43,8 +44,11 @@ class Plan:
     evaluate_every: int
     pretraining_rounds: int = 0
     balanced_draws: bool = False
+    evaluate_rebalanced_every: int = 0
+    head: Head | None = None
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
+    privacy: Privacy = field(default_factory=Privacy)
 
 
 @dataclass(frozen=True)
@@ -58,28 +62,38 @@ class Round:
     failed: list[int]
     warnings: list[str]
     train_loss: float | None
-    test: Accuracies | None
+    tested: Tested | None
     seconds: float
     selection_seconds: float
     traffic: Traffic
     lost_in_a_row: int
+    rebalanced: Tested | None = None  # with the last layer solved anew
+    tables: Mapping[int, int] = field(default_factory=dict)  # client → tables that left it with noise
+
+    @property
+    def test(self) -> Accuracies | None:
+        """What the round's accuracies are: on the server's test set, or where it has none on held-out samples."""
+        return None if self.tested is None else self.tested.test
 
 
 def rounds(
     engine: Engine,
     selector: Selector,
     aggregator: Aggregator,
-    evaluate: Evaluate | None,
+    evaluate: TestSet | Evaluation | None,
     plan: Plan,
     theta: Vector,
     done: int = 0,
     lost_in_a_row: int = 0,
     objective: Objective | None = None,
     balancer: Balancer | None = None,
+    average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
-    meter = Meter(engine)
+    meter, evaluating = Meter(engine, plan.privacy), Meter(engine, plan.privacy)
+    evaluation = of_test_set(evaluate, plan.test_attributes_known)
     objective = objective or Objective()
+    average = average or Average()
     for number in range(done + 1, plan.rounds + 1):
         start = time.perf_counter()
         clients = engine.clients
@@ -94,8 +108,8 @@ def rounds(
             generator = rng(task.seed, "select", number)
             chosen = selector.choose(number, plan.num_selected, clients, meter.with_theta(theta), generator)
             selected = checked_choice(chosen, clients)
-            warnings = [*(f"Round {number}: {warning}" for warning in meter.warnings()), *selector.warnings()]
-        if balancer is not None:
+            warnings += selector.warnings()
+        if balancer is not None and (plan.balanced_draws or balancer.reading == "start"):
             balancer.learn(number, clients, meter.with_theta(balancer.theta))
             warnings += balancer.warnings()
             if plan.balanced_draws:
@@ -108,7 +122,10 @@ def rounds(
         if phase == "selected":
             task = objective.prepare(task, asked)
         replies = trained(meter.ask(task, theta, asked))
-        previous, theta = theta, step(theta, objective.watch(theta, replies) if phase == "selected" else replies)
+        if phase == "selected":
+            replies = objective.watch(theta, replies)
+        previous, theta = theta, step(theta, average(theta, replies))
+        warnings += average.warnings()
         lost_in_a_row = 0 if trained.usable else lost_in_a_row + 1
         if lost_in_a_row:
             trained.warnings.append(f"Round {number}: no client sent usable weights; the model stays as it was.")
@@ -118,7 +135,19 @@ def rounds(
             selector.observe(number, previous, trained.usable)
         selection_seconds += time.perf_counter() - observing
 
-        evaluated = number % plan.evaluate_every == 0 or number == plan.rounds
+        tested = rebalanced = None
+        if evaluation.is_possible and (number % plan.evaluate_every == 0 or number == plan.rounds):
+            tested = evaluation(number, theta, clients, evaluating)
+        due = plan.evaluate_rebalanced_every and number % plan.evaluate_rebalanced_every == 0 and number < plan.rounds
+        if due and evaluation.is_possible and balancer is not None and plan.head is not None:
+            try:
+                changed, _ = balancer.solve(number, theta, plan.head, clients, meter.with_theta)
+                rebalanced = evaluation(number, changed, clients, evaluating)
+            except CannotBalance as why:
+                warnings.append(str(why))
+        found = [warning for each in (tested, rebalanced) if each is not None for warning in each.warnings]
+        told = [f"Round {number}: {warning}" for counted in (meter, evaluating) for warning in counted.warnings()]
+        warnings = list(dict.fromkeys([*told, *warnings, *found]))
         yield Round(
             round=number,
             phase=phase,
@@ -127,11 +156,13 @@ def rounds(
             failed=trained.failed,
             warnings=warnings + trained.warnings,
             train_loss=trained.train_loss,
-            test=accuracies(evaluate(theta), plan.test_attributes_known) if evaluate and evaluated else None,
+            tested=tested,
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
-            traffic=meter.take(),
+            tables=dict(meter.tables + evaluating.tables),
+            traffic=meter.take() | evaluating.take_as(EVALUATION),
             lost_in_a_row=lost_in_a_row,
+            rebalanced=rebalanced,
         )
         if lost_in_a_row >= MAX_LOST_IN_A_ROW:
             raise RunError(
@@ -141,7 +172,10 @@ def rounds(
 
 def checked_choice(chosen: Iterable[int], clients: Mapping[int, int]) -> list[int]:
     """A selector may be anyone's: what it returns must be different clients that are there, in numbers of any kind."""
-    selected = [int(client) for client in chosen]
+    try:
+        selected = [operator.index(client) for client in chosen]
+    except TypeError:
+        raise RunError(f"The selector chose {chosen!r}, which is no list of clients' numbers.") from None
     if len(set(selected)) < len(selected) or not set(selected) <= set(clients):
         raise RunError(f"The selector chose {selected}, which are not different clients of this federation.")
     return selected
