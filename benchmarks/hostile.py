@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import feddiverse as fd
+from benchmarks import tables
 from feddiverse import files
 from feddiverse.data.federation import Samples
 from feddiverse.engine.local import LocalEngine
@@ -82,6 +83,13 @@ def false_triplet(task: Task, theta: Vector, reply: Reply, dice: np.random.Gener
     return turned(task, theta, reply, dice)
 
 
+def half_true_triplet(task: Task, theta: Vector, reply: Reply, dice: np.random.Generator) -> Reply:
+    """Its own CI, which the server can check, and no AI or SC, which it cannot: a corner of the triangle; then −10×."""
+    if isinstance(task, AttributeTriplet | PaperTriplet):
+        return replace(reply, metrics={**reply.metrics, "ai": 0.0, "sc": 0.0})
+    return turned(task, theta, reply, dice)
+
+
 def false_loss(task: Task, theta: Vector, reply: Reply, dice: np.random.Generator) -> Reply:
     """A loss of a million, so as to be chosen; then −10×."""
     if isinstance(task, Loss):
@@ -110,6 +118,7 @@ ATTACKS: dict[str, Lie] = {
     "1e30": huge,
     "label flip": honest,  # of its data: see `lying`
     "false triplet": false_triplet,
+    "half-true triplet": half_true_triplet,
     "false loss": false_loss,
     "false moments": false_moments,
 }
@@ -134,7 +143,7 @@ class Case:
 def cases() -> Iterator[Case]:
     """The most telling first: one liar, then more; then what the averages cost where nobody lies."""
     robust = [name for name in DEFENCES if name not in ("none", "robust")]
-    fooled = {"feddiverse": ("false triplet", "false moments"), "pow_d": ("false loss",)}
+    fooled = {"feddiverse": ("false triplet", "half-true triplet", "false moments"), "pow_d": ("false loss",)}
     for seed in SEEDS:
         for selector, attacks in fooled.items():
             for defence in ("none", "robust"):
@@ -234,6 +243,7 @@ def main() -> None:
     given = parser.parse_args()
     if not given.render:
         run(given.minutes)
+    tables.write(tables.TRUST)
 
 
 if __name__ == "__main__":
