@@ -84,7 +84,8 @@ def false_triplet(task: Task, theta: Vector, reply: Reply, dice: np.random.Gener
 
 
 def half_true_triplet(task: Task, theta: Vector, reply: Reply, dice: np.random.Generator) -> Reply:
-    """Its own CI, which the server can check, and no AI or SC, which it cannot: a corner of the triangle; then −10×."""
+    """Its own CI and no AI or SC: a corner of the triangle, so as to be chosen; then −10×. With secure sums, since its
+    own histogram would give it away."""
     if isinstance(task, AttributeTriplet | PaperTriplet):
         return replace(reply, metrics={**reply.metrics, "ai": 0.0, "sc": 0.0})
     return turned(task, theta, reply, dice)
@@ -200,9 +201,10 @@ def carry_out(case: Case) -> dict[str, Any]:
         answer = lying(case.attack, liars, case.seed)
         return LocalEngine(run.federation, run.spec, device="cpu", in_process=True, answer=answer)
 
+    hidden = {"secure_sums": True} if case.attack == "half-true triplet" else {}
     result = fd.train(
         case.federation, selector=case.selector, seed=case.seed, rounds=ROUNDS, evaluate_every=ROUNDS, engine=engine,
-        **DEFENCES[case.defence],
+        **DEFENCES[case.defence], **hidden,
     )  # fmt: skip
     chosen = [record["selected"] for record in result.history if record["phase"] == "selected"]
     often = [sum(liar in round_ for round_ in chosen) / len(chosen) for liar in sorted(liars)]
