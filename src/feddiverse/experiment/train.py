@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from feddiverse import registry
 from feddiverse.data.federation import Federation
+from feddiverse.engine.machine import one_blas_thread
 from feddiverse.errors import RunError, UserError
 from feddiverse.estimation.balancer import CannotBalance
 from feddiverse.experiment import accounting, environment, rebalancing
@@ -188,6 +189,7 @@ class _Run:
         """The rounds that are left, each recorded as soon as it is done; then the result."""
         theta, stopped = self.start.theta, False
         with (
+            one_blas_thread(),
             closing(opener(self.opened, workers, device)) as engine,
             closing(Writer(self._write_checkpoint)) as writer,
         ):
