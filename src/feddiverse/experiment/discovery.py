@@ -294,7 +294,7 @@ def _discover(opened: Opened, workers: int, device: str, tell: Callable[[str], N
 def folder_of(name: str) -> str:
     """A folder's name for a federation's: of a table that of its file."""
     if name.startswith("table:"):
-        name = Path(name).stem
+        name = Path(name.removeprefix("table:")).stem
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "federation"
 
 

@@ -160,6 +160,12 @@ class _Run:
             self._news.append(UPDATES_WITHOUT_NOISE)
         if opened.assumption and "estimator" in self.selector.findings():
             self._news.append(opened.assumption)
+        chooses = self.config.selector not in ("everyone", "uniform")
+        if chooses and self.plan.num_selected >= self.federation.num_clients > 1:
+            self._news.append(
+                f"All {self.federation.num_clients} clients are asked each round, so whom the selector chooses makes no"
+                " difference: ask fewer (num_selected)."
+            )
         if snapshot is None:
             snapshot = Snapshot(0, opened.initial_theta(), {}, {}, 0, 0.0)
         else:
