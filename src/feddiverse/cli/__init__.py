@@ -7,7 +7,20 @@ import sys
 import typer
 import typer.core
 
-from feddiverse.cli import discover, estimate, federations, fetch, measure, model, overhead, report, run, study
+from feddiverse.cli import (
+    compare,
+    discover,
+    estimate,
+    federations,
+    fetch,
+    measure,
+    model,
+    overhead,
+    rebalance,
+    report,
+    run,
+    study,
+)
 from feddiverse.errors import RunError, UserError
 
 # Plain help: drawing boxes takes twice as long as all the rest of `--help`.
@@ -21,19 +34,21 @@ app = typer.Typer(
     suggest_commands=False,  # Click does
 )
 for command in (
-    federations.federations,
     measure.measure,
     discover.discover,
     fetch.fetch,
     run.run,
+    rebalance.rebalance,
     model.predict,
     model.export,
     estimate.estimate,
     overhead.overhead,
+    compare.compare,
     study.study,
     report.report,
 ):
     app.command()(command)
+app.add_typer(federations.app, name="federations")
 
 
 def _show_version(wanted: bool) -> None:

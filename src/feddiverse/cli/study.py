@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ def study(
     device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show the grid and the expected time; run nothing."),
     json_: bool = typer.Option(False, "--json", help="Print the table's numbers as JSON on stdout."),
+    pictures: bool | None = typer.Option(
+        None, "--pictures/--no-pictures", help="Whether the report shows training pictures.", show_default=False
+    ),
     tensorboard: bool = typer.Option(False, help="Also write TensorBoard files into each run directory."),
     mlflow: bool = typer.Option(False, help="Also log every run to MLflow."),
 ) -> None:
@@ -37,15 +41,36 @@ def study(
     if not name:
         _list()
         return
+    from feddiverse.experiment.config import parse_assignments
+
+    planned = _planned(name, preset, source, seeds).with_settings(parse_assignments(set_)).only(methods, federations)
+    make(
+        planned, out or Path("studies") / _default_name(planned.name, name, preset, source), reuse=reuse,
+        workers=workers, device=device, dry_run=dry_run, as_json=json_, pictures=pictures,
+        tensorboard=tensorboard, mlflow=mlflow,
+    )  # fmt: skip
+
+
+def make(
+    planned: "Study",
+    out: Path,
+    *,
+    workers: int,
+    device: str,
+    dry_run: bool,
+    as_json: bool,
+    reuse: Sequence[Path] = (),
+    pictures: bool | None = None,
+    **trackers: bool,
+) -> None:
+    """Make the runs of a study that are not made yet, and show its table; `dry_run`: say what there is to do."""
     from feddiverse.cli.study_display import Display, show_grid
     from feddiverse.engine.machine import choose_device
     from feddiverse.experiment import train
-    from feddiverse.experiment.config import parse_assignments
     from feddiverse.experiment.opening import check_names
     from feddiverse.experiment.study import Planned, StudyDirectory, carry_out, finished_runs
 
-    planned = _planned(name, preset, source, seeds).with_settings(parse_assignments(set_)).only(methods, federations)
-    directory = StudyDirectory(out or Path("studies") / _default_name(planned.name, name, preset, source))
+    directory = StudyDirectory(out)
     for run in planned.runs:
         check_names(run.config)  # names that nothing answers to are told now, not hours later
     elsewhere = finished_runs(reuse)
@@ -54,7 +79,7 @@ def study(
         show_grid(planned, directory, workers, elsewhere)
         return
     choose_device(device)  # this and the next line only to be told now what is not there
-    _trackers(directory.path, tensorboard=tensorboard, mlflow=mlflow)
+    _trackers(directory.path, **trackers)
     directory.plan(planned, shlex.join(["feddiverse", *sys.argv[1:]]))
     taken = [run for run in planned.runs if not directory.is_done(run) and run.config in elsewhere]
     for run in taken:
@@ -63,7 +88,7 @@ def study(
     with Display(planned, directory, workers, len(taken)) as display:
 
         def perform(run: Planned, path: Path) -> None:
-            watchers = [display.on_round(run), *_trackers(path, tensorboard=tensorboard, mlflow=mlflow)]
+            watchers = [display.on_round(run), *_trackers(path, **trackers)]
 
             def on_round(record: dict[str, Any]) -> None:
                 for watch in watchers:
@@ -73,7 +98,7 @@ def study(
 
         for run, why in carry_out(planned, directory, perform):
             display.finished(run, why)
-    _conclude(directory, json_)
+    _conclude(directory, as_json, pictures)
     if display.failures:
         display.show_failures()
         raise typer.Exit(1)
@@ -98,7 +123,7 @@ def _planned(name: str, preset: str, source: str, seeds: str) -> "Study":
 
     if preset not in PRESETS:
         raise UserError(f"There is no preset '{preset}'; choose {' or '.join(PRESETS)}.")
-    numbers = _seeds(seeds)
+    numbers = seeds_in(seeds)
     if name.endswith(".toml"):
         if source or preset != "quick":
             raise UserError("--preset and --source are for the paper's studies; a grid of your own names its pictures.")
@@ -116,7 +141,8 @@ def _default_name(study: str, name: str, preset: str, source: str) -> str:
     return "-".join(part for part in (study, preset, source) if part)
 
 
-def _seeds(text: str) -> list[int] | None:
+def seeds_in(text: str) -> list[int] | None:
+    """The numbers of `--seeds`; None where it was not given."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(word.isdecimal() for word in words):
         raise UserError(f"--seeds takes whole numbers separated by commas, such as 0,1,2, not '{text}'.")
@@ -129,10 +155,10 @@ def _trackers(path: Path, **wanted: bool) -> list[Any]:
     return [tracker(kind, path) for kind, on in wanted.items() if on]
 
 
-def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
+def _conclude(directory: "StudyDirectory", as_json: bool, pictures: bool | None) -> None:
     """The table, what it says, and where the report is."""
     from feddiverse.cli.console import out as console
-    from feddiverse.cli.console import show_table
+    from feddiverse.cli.console import show_answers, show_table, strips
     from feddiverse.report import answer, page, tables
     from feddiverse.report.results import load
     from feddiverse.report.table import write_all
@@ -143,17 +169,17 @@ def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
     made = tables.all_tables(results)
     for table in made:
         write_all(table, directory.path / "tables")
-    written = page.write(results, directory.path / "report.html")
-    answers = answer.answers(results)
+    written = page.write(results, directory.path / "report.html", strips(results, pictures))
     if as_json:
-        said = {"report": str(written), "answers": [each.sentence for each in answers], **tables.as_json(results)}
+        answers = [each.sentence for each in answer.answers(results)]
+        said = {"report": str(written), "answers": answers, **tables.as_json(results)}
         typer.echo(json.dumps(said, ensure_ascii=False))
         return
     if results.view == "accuracy":  # with one column the full comparison fits a terminal
-        made = [made[0] if len(results.columns) > 1 or len(made) < 3 else made[1]]
+        marked = [table for table in made if table.name == "estimated"]
+        made = [made[0] if len(results.columns) > 1 or len(made) < 3 else made[1], *marked]
     for table in made:
         show_table(table)
     console.print()
-    for each in answers:
-        console.print(each.sentence, highlight=False, markup=False)
+    show_answers(results)
     console.print(f"Report: {written}", highlight=False, markup=False, soft_wrap=True)

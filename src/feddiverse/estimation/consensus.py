@@ -20,6 +20,7 @@ from feddiverse.estimation.plausible import (
     histogram_problem,
     implied_triplet,
     moments_problem,
+    total_problem,
     triplet_problem,
     trusted_scatter,
 )
@@ -94,6 +95,7 @@ class Consensus(Estimator):
             self.dimensions,
             matrix=matrix,
             confidence=self.confidence,
+            remember=self.remembered,
             **reading,  # type: ignore[arg-type]  # arrays only
         )
         found = {}
@@ -125,8 +127,8 @@ class Consensus(Estimator):
         def check(reply: Reply) -> str | None:
             if reply.vector is None:
                 return "it sent no moments"
-            if reply.client not in clients:  # a sum of many, hidden by secure aggregation
-                return None
+            if reply.members:  # a sum of many, hidden by secure aggregation
+                return total_problem(reply, self.num_classes)
             return self._refuse(reply, moments_problem(reply.vector, self.num_classes, clients[reply.client]))
 
         replies = answers(moments, clients, ask, check=check)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from feddiverse import registry
+from feddiverse.engine.machine import one_blas_thread
 from feddiverse.errors import RunError, UserError
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.finished import Run
@@ -14,7 +15,7 @@ from feddiverse.experiment.opening import Opened, open_run
 from feddiverse.experiment.records import total, traffic_of
 from feddiverse.experiment.truth import TruthKept, compare
 from feddiverse.messages import Engine, Vector
-from feddiverse.selection.base import Selector
+from feddiverse.selection.everyone import Everyone
 from feddiverse.server.aggregation import FedAvg
 from feddiverse.server.meter import EVALUATION, Meter, Traffic
 from feddiverse.server.rounds import rounds
@@ -48,7 +49,7 @@ def estimates(config: Config, names: Sequence[str], *, workers: int, device: str
     estimators = {name: opened.estimator(name) for name in names if known or name != "oracle"}
     if not estimators:
         raise UserError(f"The estimator 'oracle' tells true attributes, but nobody knows those of {config.federation}.")
-    with closing(registry.find(registry.ENGINE, "local")(opened, workers, device)) as engine:
+    with one_blas_thread(), closing(registry.find(registry.ENGINE, "local")(opened, workers, device)) as engine:
         theta = pretrain(opened, engine, tell)
         for name, estimator in estimators.items():
             tell(name)
@@ -78,7 +79,7 @@ def pretrain(opened: Opened, engine: Engine, tell: Tell) -> Vector:
     """θ after T0 rounds of plain FedAvg with every client (paper, Sec. IV-A, step 1): the loop, and no more of it."""
     theta, t0 = opened.initial_theta(), opened.config.pretraining_rounds
     plan = replace(opened.plan, rounds=t0, pretraining_rounds=t0)
-    for done in rounds(engine, Selector(), FedAvg(), None, plan, theta):
+    for done in rounds(engine, Everyone(), FedAvg(), None, plan, theta):
         tell(f"pre-training round {done.round} of {t0}")
         theta = done.theta
     return theta

@@ -13,7 +13,7 @@ from feddiverse.experiment.truth import compare, statistics
 from feddiverse.heterogeneity import Counts
 from feddiverse.selection.base import Selector
 from feddiverse.server.evaluation import Tested
-from feddiverse.server.groups import worst_class
+from feddiverse.server.groups import LEAST, worst_class
 from feddiverse.server.meter import Traffic
 from feddiverse.server.rounds import Round
 
@@ -26,6 +26,7 @@ TESTED = (
     "worst_estimated_group_accuracy", "estimated_groups", "held_out",
 )  # fmt: skip
 """Of a record, null where it was not evaluated. The last three came later: older records have not got them."""
+FEWEST = LEAST  # samples of a group or client that may be called the worst
 COUNTED = ("messages", "bytes_down", "bytes_up", "client_seconds")  # of each kind of question
 
 
@@ -60,6 +61,7 @@ def as_record(done: Round) -> dict[str, Any]:
         "warnings": done.warnings,
         "train_loss": done.train_loss,
         **accuracies_of(done.tested),
+        "rebalanced": done.rebalanced and accuracies_of(done.rebalanced),
         "seconds": done.seconds,
         "selection_seconds": done.selection_seconds,
         "bytes_down": sum(row["bytes_down"] for row in done.traffic.values()),
@@ -83,6 +85,7 @@ def describe_model(spec: "ModelSpec", federation: Federation) -> dict[str, Any]:
     """`model.json`: what is needed to build the model again and to use it."""
     return {
         "model": spec.name,
+        **({"options": dict(spec.options)} if spec.options else {}),
         "num_classes": spec.num_classes,
         "shape": list(spec.shape),
         "mean": spec.mean and list(spec.mean),

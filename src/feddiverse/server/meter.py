@@ -6,9 +6,10 @@ It also remembers whose answers to a selector's questions were of no use, so tha
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from feddiverse.messages import (
+    TOTAL,
     AdvertiseKeys,
     Counted,
     Engine,
@@ -48,6 +49,11 @@ class Meter:
         self._traffic: Traffic = {}
         self._useless: dict[str, dict[int, str]] = {}  # kind of question → client → why its answer is none
         self.waited = 0.0  # wall-clock seconds spent waiting for replies since the last `take`
+
+    @property
+    def clients(self) -> Mapping[int, int]:
+        """The engine's."""
+        return self._engine.clients
 
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
         """The engine's `ask`, counted; with the privacy that was agreed upon."""
@@ -91,9 +97,14 @@ class Meter:
         """One sentence for each kind of question that some clients left without a usable answer."""
         sentences = []
         for name, reasons in self._useless.items():
-            clients = sorted(reasons)
+            if TOTAL in reasons:
+                sentences.append(f"The secure sum of {name} is of no use: {reasons[TOTAL].rstrip('.')}.")
+            clients = sorted(reasons.keys() - {TOTAL})
+            if not clients:
+                continue
             named = ", ".join(map(str, clients[:MAX_NAMED])) + (", …" if len(clients) > MAX_NAMED else "")
-            asked = int(self._traffic[name]["messages"])
+            # A secure sum may have failed before the question itself was asked.
+            asked = int(self._traffic[name]["messages"]) if name in self._traffic else len(clients)
             sentences.append(
                 f"{len(clients)} of {asked} clients gave no usable answer to {name} ({named});"
                 f" client {clients[0]}: {reasons[clients[0]].rstrip('.')}."

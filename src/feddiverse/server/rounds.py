@@ -4,12 +4,13 @@ No files, no processes, no torch: the same generator runs over every engine, and
 save θ and the states of selector and aggregator, from which a later call goes on with the same bits.
 """
 
+import operator
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from feddiverse.errors import RunError
-from feddiverse.estimation.balancer import Balancer
+from feddiverse.estimation.balancer import Balancer, CannotBalance, Head
 from feddiverse.messages import Engine, Train, Vector
 from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
@@ -29,7 +30,10 @@ MAX_LOST_IN_A_ROW = 3
 class Plan:
     """What the loop needs to know besides who selects and who aggregates. `train` is the local training asked for.
 
-    `balanced_draws`: clients draw their samples so that every hidden group counts equally.
+    `balanced_draws`: clients draw their samples so that every hidden group counts equally. Every
+    `evaluate_rebalanced_every` rounds (0: never; not in the last, after which the caller may solve it) θ is evaluated
+    with its last layer, which is at `head`, solved anew as well; training goes on from the trained one. Where `train`
+    sets samples aside, they decide in `decision_round` whose features that layer stands on; then they are trained on.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
     `privacy`: what clients protect of what they send.
@@ -41,9 +45,16 @@ class Plan:
     evaluate_every: int
     pretraining_rounds: int = 0
     balanced_draws: bool = False
+    evaluate_rebalanced_every: int = 0
+    head: Head | None = None
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
     privacy: Privacy = field(default_factory=Privacy)
+
+    @property
+    def decision_round(self) -> int:
+        """Late enough that training has done what it will, early enough to learn from what was set aside."""
+        return max(1, self.rounds * 4 // 5)
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,7 @@ class Round:
     selection_seconds: float
     traffic: Traffic
     lost_in_a_row: int
+    rebalanced: Tested | None = None  # with the last layer solved anew
     tables: Mapping[int, int] = field(default_factory=dict)  # client → tables that left it with noise
 
     @property
@@ -102,12 +114,14 @@ def rounds(
             generator = rng(task.seed, "select", number)
             chosen = selector.choose(number, plan.num_selected, clients, meter.with_theta(theta), generator)
             selected = checked_choice(chosen, clients)
-            warnings = [*(f"Round {number}: {warning}" for warning in meter.warnings()), *selector.warnings()]
-        if balancer is not None:
+            warnings += selector.warnings()
+        if balancer is not None and (plan.balanced_draws or balancer.reading == "start"):
             balancer.learn(number, clients, meter.with_theta(balancer.theta))
             warnings += balancer.warnings()
             if plan.balanced_draws:
                 task = replace(task, draw=balancer.draw, draw_confidence=balancer.confidence)
+        if balancer is None or not balancer.sees_groups or balancer.body or number > plan.decision_round:
+            task = replace(task, set_aside=0.0)  # nothing to decide, or it is decided: clients train on everything
         selection_seconds = time.perf_counter() - start - meter.waited
 
         # Largest first, so that no worker is left with a long client at the end.
@@ -124,15 +138,30 @@ def rounds(
         if lost_in_a_row:
             trained.warnings.append(f"Round {number}: no client sent usable weights; the model stays as it was.")
 
+        if plan.head is not None and balancer is not None and task.set_aside and number == plan.decision_round:
+            try:
+                balancer.choose_body(number, theta, plan.head, clients, meter.with_theta, task.set_aside)
+            except CannotBalance as why:
+                warnings.append(str(why))
+
         observing = time.perf_counter()
         if phase == "selected":
             selector.observe(number, previous, trained.usable)
         selection_seconds += time.perf_counter() - observing
 
-        tested = None
+        tested = rebalanced = None
         if evaluation.is_possible and (number % plan.evaluate_every == 0 or number == plan.rounds):
             tested = evaluation(number, theta, clients, evaluating)
-            warnings += [*tested.warnings, *(f"Round {number}: {warning}" for warning in evaluating.warnings())]
+        due = plan.evaluate_rebalanced_every and number % plan.evaluate_rebalanced_every == 0 and number < plan.rounds
+        if due and evaluation.is_possible and balancer is not None and plan.head is not None:
+            try:
+                changed, _ = balancer.solve(number, theta, plan.head, clients, meter.with_theta)
+                rebalanced = evaluation(number, changed, clients, evaluating)
+            except CannotBalance as why:
+                warnings.append(str(why))
+        found = [warning for each in (tested, rebalanced) if each is not None for warning in each.warnings]
+        told = [f"Round {number}: {warning}" for counted in (meter, evaluating) for warning in counted.warnings()]
+        warnings = list(dict.fromkeys([*told, *warnings, *found]))
         yield Round(
             round=number,
             phase=phase,
@@ -147,6 +176,7 @@ def rounds(
             tables=dict(meter.tables + evaluating.tables),
             traffic=meter.take() | evaluating.take_as(EVALUATION),
             lost_in_a_row=lost_in_a_row,
+            rebalanced=rebalanced,
         )
         if lost_in_a_row >= MAX_LOST_IN_A_ROW:
             raise RunError(
@@ -156,7 +186,10 @@ def rounds(
 
 def checked_choice(chosen: Iterable[int], clients: Mapping[int, int]) -> list[int]:
     """A selector may be anyone's: what it returns must be different clients that are there, in numbers of any kind."""
-    selected = [int(client) for client in chosen]
+    try:
+        selected = [operator.index(client) for client in chosen]
+    except TypeError:
+        raise RunError(f"The selector chose {chosen!r}, which is no list of clients' numbers.") from None
     if len(set(selected)) < len(selected) or not set(selected) <= set(clients):
         raise RunError(f"The selector chose {selected}, which are not different clients of this federation.")
     return selected
