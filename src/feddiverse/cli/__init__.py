@@ -7,7 +7,19 @@ import sys
 import typer
 import typer.core
 
-from feddiverse.cli import discover, estimate, federations, fetch, measure, model, overhead, report, run, study
+from feddiverse.cli import (
+    discover,
+    estimate,
+    federations,
+    fetch,
+    measure,
+    model,
+    overhead,
+    rebalance,
+    report,
+    run,
+    study,
+)
 from feddiverse.errors import RunError, UserError
 
 # Plain help: drawing boxes takes twice as long as all the rest of `--help`.
@@ -26,6 +38,7 @@ for command in (
     discover.discover,
     fetch.fetch,
     run.run,
+    rebalance.rebalance,
     model.predict,
     model.export,
     estimate.estimate,

@@ -114,13 +114,17 @@ class Live:
         """The result, on stdout."""
         if not self._done:
             out.print(f"{self._directory} is finished already; its result:", highlight=False, markup=False)
+        for warning in result.get("warnings", ()):
+            self._say(f"Warning: {warning}")
         out.print(
-            f"{_reached(result)} after {result['rounds']} rounds in {clock(result['seconds'])}; "
+            f"{reached(result)} after {result['rounds']} rounds in {clock(result['seconds'])}; "
             f"see {result['run_dir']}.",
             highlight=False,
             markup=False,
             soft_wrap=True,
         )
+        if result.get("rebalanced"):
+            out.print(f"With the rebalanced head: {reached(result['rebalanced'])}.", highlight=False, markup=False)
         out.print(f"Next: feddiverse report {shlex.quote(str(result['run_dir']))}", highlight=False, markup=False,
                   soft_wrap=True)  # fmt: skip
 
@@ -129,7 +133,7 @@ class Live:
         err.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _reached(result: dict[str, Any]) -> str:
+def reached(result: dict[str, Any]) -> str:
     """The accuracies, as far as they are known."""
     if result["accuracy"] is None:
         return "Trained, but not evaluated,"

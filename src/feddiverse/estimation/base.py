@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.heterogeneity import triplet
-from feddiverse.messages import Ask, Plain, TrueMatrix
+from feddiverse.messages import Ask, LabelCounts, Plain, TrueMatrix
 from feddiverse.server.replies import answers, check_counts
 
 Triplet = NDArray[np.float64]  # [ci, ai, sc]
@@ -34,6 +34,7 @@ class Estimator(ABC):
 
     def __init__(self) -> None:
         self.wants_matrices = False  # a selector that needs whole matrices says so: they tell more than three numbers
+        self.remembered = False  # whether clients keep what they read, for balanced draws and sums
         self.matrices: dict[int, Matrix] | None = None
         self.warnings: list[str] = []
 
@@ -68,10 +69,31 @@ class Oracle(Estimator):
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         self.matrices = self.matrices or {}
         found = {}
-        question, length = TrueMatrix(self.seed, round, self.shape[1]), math.prod(self.shape)
+        question = TrueMatrix(self.seed, round, self.shape[1], remember=self.remembered)
+        length = math.prod(self.shape)
         for reply in answers(question, clients, ask, length=length, check=check_counts):
             assert reply.vector is not None
             matrix = reply.vector.astype(np.float64).reshape(self.shape)
             self.matrices[reply.client] = matrix
             found[reply.client] = triplet(matrix)
+        return found
+
+
+class ClassCounts(Estimator):
+    """Matrices of one column: how many samples of each class a client has. Attributes do not come into it."""
+
+    gives_matrices = True
+
+    def __init__(self, seed: int, num_classes: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.num_classes = num_classes
+
+    def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
+        self.matrices = self.matrices or {}
+        found = {}
+        for reply in answers(LabelCounts(self.seed, round), clients, ask, length=self.num_classes, check=check_counts):
+            assert reply.vector is not None
+            self.matrices[reply.client] = reply.vector.astype(np.float64)[:, None]
+            found[reply.client] = triplet(self.matrices[reply.client])
         return found

@@ -89,6 +89,7 @@ class Consensus(Estimator):
             self.dimensions,
             matrix=matrix,
             confidence=self.confidence,
+            remember=self.remembered,
             **reading,  # type: ignore[arg-type]  # arrays only
         )
         found = {}

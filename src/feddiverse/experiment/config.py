@@ -21,6 +21,7 @@ from feddiverse.data.names import FEDERATIONS, full_name
 from feddiverse.errors import UserError
 
 PADDING = ("constant", "edge")
+REBALANCE_WEIGHTS = ("groups", "classes", "samples", "true_groups")
 
 OWN: Any = None
 """Default of a key whose value depends on other keys (`Config.__post_init__` fills it in)."""
@@ -105,8 +106,18 @@ class Config:
     draw: str = _key(
         "plain", "how clients draw samples: plain, or balanced over hidden groups", choices=("plain", "balanced")
     )
-    rebalance: bool = _key(False, "solve the last layer anew at the end, every hidden group of equal weight")
+    rebalance: bool = _key(OWN, "solve the last layer anew at the end, every hidden group of equal weight")
+    rebalance_weights: str = _key("groups", "rebalance: what counts equally", choices=REBALANCE_WEIGHTS)
+    rebalance_head: str = _key(
+        "ridge", "rebalance: how the layer is solved: ours, or as Fed3R or CCVR do", choices=("ridge", "fed3r", "ccvr")
+    )
+    rebalance_reading: str = _key(
+        "start", "rebalance: the model that reads the hidden groups", choices=("start", "final")
+    )
     rebalance_dimensions: int = _key(2048, "rebalance: features beyond so many are projected at random", low=1)
+    evaluate_rebalanced_every: int = _key(
+        0, "rounds between evaluations with the last layer solved anew as well; 0: only at the end, if at all", low=0
+    )
     coverage: float = _key(0.0, "nobody is chosen more than so many times as often as uniformly; 0: no bound", low=0)
     smoothing: float = _key(0.0, "feddiverse: added to triplets before normalising; 0: the paper's rule", low=0)
     loss_quantile: float = _key(1.0, "pow_d, oort: losses above this quantile count as it; 1: all", above=0, high=1)
@@ -139,6 +150,13 @@ class Config:
             value = own.get(name) if value is OWN else value
             object.__setattr__(self, name, _checked(name, key.type, value, key.metadata))
         object.__setattr__(self, "options", _frozen(dict(self.options)))
+        if self.evaluate_rebalanced_every and not self.rebalance:
+            raise UserError("'evaluate_rebalanced_every' evaluates what 'rebalance' solves: set rebalance to true.")
+        if self.draw == "balanced" and self.rebalance_weights not in BY_GROUP:
+            raise UserError(
+                "'draw' is balanced over hidden groups, but 'rebalance_weights' is"
+                f" '{self.rebalance_weights}': choose {' or '.join(BY_GROUP)}, or draw plainly."
+            )
 
     def parameters(self, part: str) -> dict[str, Any]:
         """The part's own parameters beyond the keys: `parameters("selector")`."""
@@ -173,6 +191,7 @@ def _own_defaults(config: Config) -> dict[str, Any]:
         "weighting": "samples" if aggregator == "fednova" else "equal",  # its formula weighs by |D_k|/|D|
         "server_lr": 0.01 if adaptive else 0.1,  # an adaptive step has about the size of η in every coordinate
         "pretraining_rounds": 1 if selector in ESTIMATING else 0,
+        "rebalance": bool(config.evaluate_rebalanced_every),
     }
 
 
@@ -180,6 +199,9 @@ def is_in_memory(federation: str) -> bool:
     """Whether this is the name of no data that could be opened, but of arrays that a program has."""
     return ":" not in federation and federation not in FEDERATIONS
 
+
+BY_GROUP = ("groups", "true_groups")
+"""Values of `rebalance_weights` under which a hidden attribute comes into it."""
 
 ESTIMATING = ("feddiverse", "group_balance")
 """Selectors that ask for triplets, and so want a model that has seen the data once."""

@@ -249,6 +249,7 @@ def columns(num_classes: int, shape: tuple[int, ...]) -> Any:
 def _discover(opened: Opened, workers: int, device: str, tell: Callable[[str], None]) -> Discovery:
     federation, config = opened.federation, opened.config
     estimator: Consensus = opened.estimator("consensus")  # type: ignore[assignment]
+    estimator.remembered = True
     engine: LocalEngine = registry.find(registry.ENGINE, "local")(opened, workers, device)
     with closing(engine):
         theta = pretrain(opened, engine, tell)

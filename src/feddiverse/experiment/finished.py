@@ -91,6 +91,15 @@ class Run:
         return pairs[:, 0], pairs[:, 1]
 
     @cached_property
+    def rebalanced_curve(self) -> tuple[Floats, Floats]:
+        """As `curve`, with the last layer solved anew: rounds that were evaluated so, and the end."""
+        solved = [(r["round"], r["rebalanced"]) for r in self.rounds[:-1] if r.get("rebalanced")]
+        solved += [(self.rounds[-1]["round"], self.rebalanced)] if self.rebalanced else []
+        seen = [(number, worst) for number, record in solved if (worst := self.worst_of(record)) is not None]
+        pairs = np.array(seen, dtype=np.float64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+    @cached_property
     def seconds(self) -> Floats:
         """Since the start, at each evaluated round of `curve`."""
         passed = np.cumsum([r["seconds"] for r in self.rounds])

@@ -15,7 +15,7 @@ from feddiverse.data import open_federation
 from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
 from feddiverse.estimation.balancer import CONFIDENCE, Balancer, Head
-from feddiverse.estimation.base import Estimator
+from feddiverse.estimation.base import ClassCounts, Estimator
 from feddiverse.estimation.consensus import Consensus
 from feddiverse.experiment import accounting
 from feddiverse.experiment.config import ESTIMATING, PARTS, Config, from_mapping, settings
@@ -24,6 +24,7 @@ from feddiverse.selection.base import Selector
 from feddiverse.selection.limited import limited
 from feddiverse.server.aggregation import Aggregator, FedAvg
 from feddiverse.server.averages import Average
+from feddiverse.server.evaluation import Evaluation, GroupReader
 from feddiverse.server.objectives import Objective
 from feddiverse.server.privacy import Privacy
 from feddiverse.server.rounds import Plan
@@ -144,16 +145,36 @@ class Opened:
 
     def balancer(self) -> Balancer | None:
         """What makes hidden groups count equally, where the config asks for it. It reads with θ₀."""
-        if not (self.config.rebalance or self.config.draw == "balanced"):
+        config = self.config
+        if not (config.rebalance or config.draw == "balanced"):
             return None
-        known = {**self.settings, "confidence": CONFIDENCE}
-        estimator: Estimator = registry.make(registry.ESTIMATOR, "consensus", known)
-        return Balancer(estimator, self.initial_theta(), self.config.seed, dimensions=self.config.rebalance_dimensions)
+        kinds = {"groups": "consensus", "true_groups": "oracle"}
+        part = kinds.get(config.rebalance_weights, ClassCounts)
+        if part == "oracle" and not self.federation.attributes_known:
+            raise UserError(
+                f"rebalance_weights is 'true_groups', but nobody knows the attributes of {self.federation.name}: choose"
+                " groups."
+            )
+        estimator: Estimator = registry.make(registry.ESTIMATOR, part, {**self.settings, "confidence": CONFIDENCE})
+        return Balancer(
+            estimator, self.initial_theta(), config.seed,
+            dimensions=config.rebalance_dimensions, weights=config.rebalance_weights, head=config.rebalance_head,
+            reading=config.rebalance_reading, exact_counts=not config.privacy_epsilon,
+        )  # fmt: skip
 
-    def group_estimator(self) -> Consensus:
-        """Reads hidden groups of test samples that nobody labelled."""
-        made: Consensus = registry.make(registry.ESTIMATOR, "consensus", self.settings)
-        return made
+    def evaluation(self, engine: Any) -> Evaluation:
+        """On the server's test set, on what clients hold out, or both; with hidden groups where nobody knows them."""
+        federation, holds_out = self.federation, self.config.holdout > 0
+        has_test_set, known = len(federation.test_ids) > 0, federation.test_attributes_known
+        ask_test_set = engine.ask_test_set if has_test_set and not known else None
+        reader = None
+        if self.config.estimate_groups and (holds_out or ask_test_set is not None):
+            estimator: Consensus = registry.make(registry.ESTIMATOR, "consensus", self.settings)
+            reader = GroupReader(estimator, self.initial_theta(), ask_test_set)
+        return Evaluation(
+            engine.evaluate if has_test_set else None, known, held_out=holds_out, reader=reader,
+            ask_test_set=ask_test_set, num_classes=federation.num_classes, seed=self.config.seed,
+        )  # fmt: skip
 
     def head(self) -> Head:
         """Where in θ the last layer is."""
@@ -195,6 +216,8 @@ class Opened:
             pretraining_rounds=config.pretraining_rounds,
             pretraining=FedAvg(config.weighting),
             balanced_draws=config.draw == "balanced",
+            evaluate_rebalanced_every=config.evaluate_rebalanced_every,
+            head=self.head() if config.rebalance else None,
             test_attributes_known=self.federation.test_attributes_known,
             privacy=self.privacy,
         )

@@ -60,6 +60,7 @@ def as_record(done: Round) -> dict[str, Any]:
         "warnings": done.warnings,
         "train_loss": done.train_loss,
         **accuracies_of(done.tested),
+        "rebalanced": done.rebalanced and accuracies_of(done.rebalanced),
         "seconds": done.seconds,
         "selection_seconds": done.selection_seconds,
         "bytes_down": sum(row["bytes_down"] for row in done.traffic.values()),

@@ -26,6 +26,7 @@ from feddiverse.experiment import checkpoint
 from feddiverse.experiment.config import KEYS, PARTS, Config, differences, from_mapping, read_toml, to_toml
 from feddiverse.messages import Vector
 
+REBALANCED = "rebalanced.safetensors"
 NAMED = ("federation", "selector", "aggregator", "seed")
 LONGEST_NAME = 48
 
@@ -83,12 +84,13 @@ def read_checkpoint(path: Path) -> checkpoint.Snapshot | None:
     return checkpoint.unpack(file.read_bytes(), file) if file.exists() else None
 
 
-def read_theta(path: Path) -> Vector:
-    """The vector that `RunDirectory.write_theta` wrote."""
+def read_rebalanced(path: Path) -> Vector:
+    """The weights with the rebalanced head of the run in this directory, which `RunDirectory.write_result` wrote."""
+    file = path / REBALANCED
     try:
-        theta: Vector = load_file(path)["theta"]
+        theta: Vector = load_file(file)["theta"]
     except (OSError, SafetensorError, KeyError) as error:
-        raise UserError(f"{path} is damaged ({error}); remove it and run again.") from error
+        raise UserError(f"{file} is damaged ({error}); make it anew with 'feddiverse rebalance {path}'.") from error
     return theta
 
 
@@ -238,9 +240,18 @@ class RunDirectory:
                 os.fsync(self._rounds)
         files.write(self.path / "checkpoint.safetensors", checkpoint.pack(snapshot))
 
-    def write_theta(self, name: str, theta: Vector) -> None:
-        """A vector of weights in a file of its own."""
-        files.write(self.path / name, save({"theta": np.ascontiguousarray(theta)}))
+    def write_result(self, result: Mapping[str, Any], rebalanced: Vector | None) -> None:
+        """`result.json`, and beside it the weights with the rebalanced head, if there are any.
+
+        It never speaks of weights that are not there: before they are replaced, it is written without them.
+        """
+        path = self.path / REBALANCED
+        if path.exists():
+            self.write_json("result.json", {**result, "rebalanced": None})
+            path.unlink()
+        if rebalanced is not None:
+            files.write(path, save({"theta": np.ascontiguousarray(rebalanced)}))
+        self.write_json("result.json", result)
 
     def go_back_to_checkpoint(self) -> checkpoint.Snapshot | None:
         """The last checkpoint, with `rounds.jsonl` cut to its rounds; None (and no lines) before the first."""

@@ -23,6 +23,8 @@ from feddiverse.messages import (
     AttributeTriplet,
     FeatureHistogram,
     FeatureMoments,
+    GroupSums,
+    HeadErrors,
     LabelCounts,
     Loss,
     PaperTriplet,
@@ -36,7 +38,7 @@ from feddiverse.models import FlatModel, ModelSpec
 
 ANSWERED: tuple[type[Task], ...] = (
     FeatureMoments, FeatureHistogram, AttributeTriplet, PaperTriplet, LabelCounts, Loss,
-    AdvertiseKeys, ShareKeys, Unmask,
+    GroupSums, HeadErrors, AdvertiseKeys, ShareKeys, Unmask,
 )  # fmt: skip
 
 Data = Callable[[Message, Context], Iterable[ArrayLike]]

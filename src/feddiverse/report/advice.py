@@ -75,14 +75,15 @@ def _seeds(results: Results, column: str, ranked: list[Summary]) -> Iterator[Ste
     if not compared or (compared[0].difference.is_sure and compared[0].difference.n >= FEWEST_SEEDS):
         return
     first = compared[0]
-    needed: int | None = FEWEST_SEEDS
+    needed = FEWEST_SEEDS
     if first.difference.n < FEWEST_SEEDS:
         why = f"{first.difference.n} seed{'s' if first.difference.n > 1 else ''} cannot tell luck from a difference."
     else:
-        needed = seeds_needed(first.difference)
-        if needed is None:
+        enough = seeds_needed(first.difference)
+        if enough is None:
             yield Step(f"{first.row} and {first.other} are too near to be told apart, even by 100 seeds.")
             return
+        needed = enough
         why = f"If the difference is what it seems, {needed} seeds would show it four times in five."
     yield Step(why, _with_seeds(results, needed) if results.commands and needed <= MANY_SEEDS else "")
 

@@ -7,7 +7,16 @@ from feddiverse.experiment.finished import Run
 from feddiverse.experiment.overhead import Cost, cost
 from feddiverse.report.costs import estimators_table, overhead_tables
 from feddiverse.report.results import Results, Summary
-from feddiverse.report.statistics import DEVIATION_RULE, FEWEST_SEEDS, Difference, Reached, Spread, signed, spread
+from feddiverse.report.statistics import (
+    DEVIATION_RULE,
+    FEWEST_SEEDS,
+    Difference,
+    Reached,
+    Spread,
+    paired_difference,
+    signed,
+    spread,
+)
 from feddiverse.report.table import Cell, Mark, Table
 
 NOTHING = Cell("–")
@@ -41,7 +50,7 @@ def all_tables(results: Results) -> list[Table]:
         compared = {place: found for place, found in compared.items() if found}
         return [estimators_table(compared, results.title, results.notes)]
     accuracy = [accuracy_table(results), comparison_table(results)] if len(results.summaries) > 1 else []
-    return [*accuracy, usage_table(results), *asked_tables(results)]
+    return [*accuracy, *heads_tables(results), usage_table(results), *asked_tables(results)]
 
 
 def _cost(run: Run) -> Cost:
@@ -97,6 +106,42 @@ def comparison_table(results: Results) -> Table:
         *results.notes,
     ]
     return Table("comparison", "Every comparison", tuple(heads), tuple(rows), tuple(notes))
+
+
+def heads_tables(results: Results) -> list[Table]:
+    """Where runs have a rebalanced head beside the trained one: what both do, one line a cell."""
+    several = len(results.columns) > 1
+    rows = []
+    for row, column in results.summaries:
+        runs = [(seed, run, run.rebalanced) for seed, run in results.at(row, column).items() if run.rebalanced]
+        trained = {seed: run.worst_accuracy for seed, run, _ in runs}
+        solved = {seed: worst for seed, run, about in runs if (worst := run.worst_of(about)) is not None}
+        if not solved:
+            continue
+        overall = [spread([run.result["accuracy"] for _, run, _ in runs]), spread([a["accuracy"] for *_, a in runs])]
+        rows.append(
+            (
+                Cell(row),
+                *([Cell(column)] if several else []),
+                *(_spread_cell(spread(list(worst.values()))) for worst in (trained, solved)),
+                _difference_cell(paired_difference(solved, trained)),
+                *(_spread_cell(each) for each in overall),
+            )
+        )
+    if not rows:
+        return []
+    heads = ("Method", *([results.column_head] if several else []), f"{results.measured}, trained", "Rebalanced")
+    heads += ("Difference", "Accuracy, trained", "Rebalanced")
+    notes = (
+        "Two heads of the same runs: as trained, and with the last layer solved anew, hidden groups of equal weight.",
+        f"Mean ± {DEVIATION_RULE}, in percent. Differences are paired by seed, with a 95 % t interval.",
+    )
+    return [Table("heads", "Trained and rebalanced head", heads, tuple(rows), notes)]
+
+
+def _spread_cell(found: Spread) -> Cell:
+    sd = None if found.sd is None else 100 * found.sd
+    return Cell(percent(found), 100 * found.mean, numbers={"sd": sd, "seeds": found.n})
 
 
 def usage_table(results: Results) -> Table:

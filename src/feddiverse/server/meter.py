@@ -6,7 +6,7 @@ It also remembers whose answers to a selector's questions were of no use, so tha
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from feddiverse.messages import (
     TOTAL,
@@ -49,6 +49,11 @@ class Meter:
         self._traffic: Traffic = {}
         self._useless: dict[str, dict[int, str]] = {}  # kind of question → client → why its answer is none
         self.waited = 0.0  # wall-clock seconds spent waiting for replies since the last `take`
+
+    @property
+    def clients(self) -> Mapping[int, int]:
+        """The engine's."""
+        return self._engine.clients
 
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
         """The engine's `ask`, counted; with the privacy that was agreed upon."""

@@ -43,7 +43,8 @@ def answers(
         if problem is None:
             yield reply
         elif isinstance(ask, Asking):
-            ask.leave_out(task, reply.client, problem)
+            for client in reply.members or (reply.client,):
+                ask.leave_out(task, client, problem)
 
 
 def _problem(reply: Reply, length: int | None, metrics: tuple[str, ...]) -> str | None:
