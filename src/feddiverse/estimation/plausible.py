@@ -58,8 +58,8 @@ def total_problem(total: Reply, counts: Floats) -> str | None:
     """What is wrong with a secure sum in which these `counts` are: all that can be seen of a lie in it, never whose."""
     if counts.min() < 0 or abs(float(counts.sum()) - total.num_examples) > PRECISION * total.num_examples:
         return (
-            f"it counts {counts.sum():g} samples where its clients have {total.num_examples:,}: one of them lied or broke"
-            " the protocol, and nobody can see who"
+            f"their secure sum counts {counts.sum():g} samples where they have {total.num_examples:,}: one of them lied"
+            " or broke the protocol, and nobody can see who"
         )
     return None
 
