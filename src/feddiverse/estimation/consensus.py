@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from feddiverse import seeding
 from feddiverse.estimation.base import Estimator, Triplet
-from feddiverse.estimation.directions import Directions, Mixture, Scatter, find_directions, fit
+from feddiverse.estimation.directions import Directions, Mixture, Scatter, find_directions, fit, num_features
 from feddiverse.estimation.plausible import (
     FINE,
     histogram_problem,
@@ -128,7 +128,9 @@ class Consensus(Estimator):
             if reply.vector is None:
                 return "it sent no moments"
             if reply.members:  # a sum of many, hidden by secure aggregation
-                return total_problem(reply, self.num_classes)
+                if not num_features(reply.vector.size, self.num_classes):
+                    return f"{reply.vector.size:,} numbers are no moments of features"
+                return total_problem(reply, reply.vector[2 : 2 + self.num_classes].astype(np.float64))
             return self._refuse(reply, moments_problem(reply.vector, self.num_classes, clients[reply.client]))
 
         replies = answers(moments, clients, ask, check=check)
@@ -216,6 +218,8 @@ class Consensus(Estimator):
         def check(reply: Reply) -> str | None:
             told = self._counts.get(reply.client) if reply.client in clients else None
             assert reply.vector is not None
+            if reply.members:
+                return total_problem(reply, reply.vector.astype(np.float64))
             return None if told is None else self._refuse(reply, histogram_problem(reply.vector, told))
 
         for reply in answers(task, clients, ask, length=counts.size, check=check):
