@@ -18,6 +18,7 @@ import numpy as np
 
 from feddiverse import registry
 from feddiverse.data.names import FEDERATIONS, full_name
+from feddiverse.data.sharing import origin
 from feddiverse.errors import UserError
 
 PADDING = ("constant", "edge")
@@ -178,7 +179,7 @@ KEYS = {key.name: key for key in fields(Config) if key.name != "options"}
 
 def _own_defaults(config: Config) -> dict[str, Any]:
     """The paper's settings; for digits and arrays in memory quick ones, which train a small model from scratch."""
-    name = config.federation if isinstance(config.federation, str) else ""
+    name = origin(config.federation) if isinstance(config.federation, str) else ""
     small = name.startswith("digits") or name.endswith(":digits") or is_in_memory(name) or bool(config.features)
     birds = name == "waterbirds-dist" or name.endswith(":waterbirds")  # flipped and shifted as released
     side = config.image_size if type(config.image_size) is int and config.image_size > 0 else 224
@@ -330,7 +331,7 @@ ROBUST: dict[str, Any] = {"average": "clipped_mean", "coverage": 1.5, "smoothing
 def _balanced(given: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe `balanced`: hidden groups count equally in training and in the last layer, rare pictures are shown
     shifted (photos mirrored too), lest they be learnt by heart, and samples set aside tell whether training helped."""
-    federation, side = str(given.get("federation", "")), given.get("image_size") or 224
+    federation, side = origin(str(given.get("federation", ""))), given.get("image_size") or 224
     keys: dict[str, Any] = {"draw": "balanced", "rebalance": True, "set_aside": 0.2}
     if not federation or federation.startswith("digits") or federation.endswith(("digits", "cmnist", "cmnist-gsc")):
         return {**keys, "crop_padding": 2, "padding": "edge"}
