@@ -5,6 +5,8 @@ Properties are tested on the same examples each time; with FEDDIVERSE_FUZZ=1 (`m
 
 import os
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy and torch: `make test` has a process a core already
+
 import pytest
 import torch
 from hypothesis import HealthCheck, register_random, settings

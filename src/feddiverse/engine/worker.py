@@ -86,9 +86,7 @@ def serve(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for connection in inherited:
         connection.close()
-    gc.freeze()  # collecting what the parent made would write to pages that are shared until written
-    _use_one_thread()
-    _keep_freed_memory()
+    prepare_process()
     _raise_oom_score()
     shared.theta.flags.writeable = False
     while True:
@@ -102,6 +100,13 @@ def serve(
             pipe.send((replace(reply, vector=None), vector.size, memory))
         else:
             pipe.send((reply, None, memory))
+
+
+def prepare_process() -> None:
+    """What every process that answers for clients does first."""
+    gc.freeze()  # collecting what is there already takes time, and would write to pages that are shared until written
+    _use_one_thread()
+    _keep_freed_memory()
 
 
 def _use_one_thread() -> None:
