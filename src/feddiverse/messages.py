@@ -15,10 +15,39 @@ Vector = NDArray[np.float32]
 
 BYTES_PER_SCALAR = 8
 
+TRIPLET = ("ci", "ai", "sc")
+
 EVALUATION_ONLY = "evaluation_only."
 """Metrics so named compare with a truth that only an experiment knows: `evaluation_only.e.t` counts samples of
 estimated attribute e and true attribute t. They are sent where the data's attributes are known, decide nothing, and
 their bytes are not counted: no real client could send them."""
+
+
+MOST = 2**40
+"""The most samples or seconds that a client is believed: sums over a million clients then stay within 63 bits."""
+FAR = 1e15
+"""No number of an honest client comes near it; products of such numbers, summed over a million clients, stay finite."""
+ROUNDING = 1e-6  # how far out of its range a number may be that was computed or sent with less precision
+
+Range = tuple[float, float]
+ANY: Range = (-FAR, FAR)
+SHARE: Range = (-ROUNDING, 1 + ROUNDING)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an answer to a question looks like: the server's door (`server.replies`) lets in nothing else.
+
+    `metrics`: the numbers it has, each with the least and the most it can be. `numbers`: the least and the most that
+    those of its vector can be; None: it has no vector. `length`: how many these are; None: whoever asks knows.
+    `total`: the least and the most of their sum, where they count samples. `optional`: a vector may be missing.
+    """
+
+    metrics: Mapping[str, Range] = field(default_factory=dict)
+    numbers: Range | None = None
+    length: int | None = None
+    total: Range | None = None
+    optional: bool = False
 
 
 def _no_weights() -> NDArray[np.float32]:
@@ -49,6 +78,13 @@ class Task:
     def memory_bytes(self, client: int) -> int:
         """Size of what a real client would remember, and is sent here instead."""
         return 0
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        """What the answer of a client with so many samples looks like, of a model with so many weights (None: unknown).
+
+        One's own question says it here; as it is, any numbers that can be counted with will do.
+        """
+        return Form(numbers=ANY, optional=True)
 
 
 @dataclass(frozen=True)
@@ -86,11 +122,18 @@ class Train(Task):
     def memory_bytes(self, client: int) -> int:
         return self.memories[client].nbytes if client in self.memories else 0
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        most_steps = self.epochs * num_examples  # batches of one
+        return Form({"loss": ANY, "steps": (0, most_steps)}, numbers=ANY, length=num_weights)
+
 
 @dataclass(frozen=True)
 class Loss(Task):
     """Mean cross-entropy of θ over the client's data, without training (pow-d, Oort). Reply: metrics `loss`,
     `loss_rms` (root of the mean squared per-sample loss)."""
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(dict.fromkeys(("loss", "loss_rms"), (-ROUNDING, FAR)))
 
 
 @dataclass(frozen=True)
@@ -99,12 +142,22 @@ class Evaluate(Task):
 
     num_attributes: int = 0  # 0: as many as the client's own data shows
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(numbers=(0, num_examples), total=(0, 2 * num_examples))
+
 
 @dataclass(frozen=True)
 class Sketch(Train):
     """A compressed local update (HCSFed): train as asked, send only `rate`·|θ| numbers of θ_k − θ."""
 
     rate: float = 1e-5
+
+    def length(self, num_weights: int) -> int:
+        """How many numbers are sent: two at least."""
+        return max(2, int(self.rate * num_weights))
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(numbers=ANY, length=None if num_weights is None else self.length(num_weights))
 
 
 @dataclass(frozen=True)
@@ -116,12 +169,20 @@ class LabelCounts(Task):
 
     epsilon: float = 0.0
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        if self.epsilon:
+            return Form(numbers=(0, FAR), total=(ROUNDING, FAR))
+        return Form(numbers=(0, num_examples), total=(1, num_examples))
+
 
 @dataclass(frozen=True)
 class TrueMatrix(Task):
     """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A]."""
 
     num_attributes: int = 0  # 0: as many as the client's own data shows
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(numbers=(0, num_examples), total=(1, num_examples))
 
 
 @dataclass(frozen=True)
@@ -140,6 +201,9 @@ class PaperTriplet(Task):
     weight_decay: float = 0.0
     features: str = "biased"
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(dict.fromkeys(TRIPLET, SHARE))
+
 
 @dataclass(frozen=True)
 class FeatureMoments(Task):
@@ -150,6 +214,9 @@ class FeatureMoments(Task):
     """
 
     dimensions: int = 256
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(numbers=ANY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +232,9 @@ class FeatureHistogram(FeatureMoments):
     origin: NDArray[np.float32]  # [q]
     bins: int = 128
     reach: float = 5.0
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(numbers=(0, num_examples), total=(0, num_examples))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +254,12 @@ class AttributeTriplet(FeatureMoments):
     shares: NDArray[np.float32]  # [Y, A]
     matrix: bool = False
     confidence: float = 0.0
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        triplet = Form(dict.fromkeys(TRIPLET, SHARE))
+        if not self.matrix:
+            return triplet
+        return replace(triplet, numbers=(0, num_examples), length=self.shares.size, total=(0, num_examples))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,10 +285,14 @@ class HeadErrors(FeatureMoments):
     weights: NDArray[np.float32]  # [Y, A]: groups of weight 0 do not count
     confidence: float = 0.0
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(numbers=(0, FAR), length=(len(self.heads) + 1) * self.weights.size)
+
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answer, or the reason there is none.
+    """A client's answer, or the reason there is none. `lost`: the client might have answered, but its process died or
+    its node is away, so that the same run made again may get an answer.
 
     >>> Reply(client=2, metrics={"loss": 0.7}).num_bytes
     8
@@ -224,6 +304,7 @@ class Reply:
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     failure: str | None = None
+    lost: bool = False
 
     @property
     def num_bytes(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_grid import FakeGrid
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from test_flower_engine import READING
 
@@ -25,6 +25,8 @@ from feddiverse.messages import (
     Evaluate,
     FeatureHistogram,
     FeatureMoments,
+    GroupSums,
+    HeadErrors,
     LabelCounts,
     Loss,
     PaperTriplet,
@@ -51,7 +53,10 @@ SENT: dict[type[Task], set[str]] = {
     FeatureMoments: VECTOR,
     FeatureHistogram: VECTOR,
     AttributeTriplet: TRIPLET,
+    GroupSums: VECTOR,
+    HeadErrors: VECTOR,
 }
+WEIGHTS = np.ones((2, 2), np.float32)
 AXES = {name: READING[name] for name in ("directions", "origin")}
 QUESTIONS: dict[type[Task], Task] = {
     Train: Train(3, 1, lr=0.02),
@@ -64,6 +69,8 @@ QUESTIONS: dict[type[Task], Task] = {
     FeatureMoments: FeatureMoments(3, 1, 4),
     FeatureHistogram: FeatureHistogram(3, 1, 4, **AXES, bins=8),
     AttributeTriplet: AttributeTriplet(3, 1, 4, **READING),
+    GroupSums: GroupSums(3, 1, 4, weights=WEIGHTS),
+    HeadErrors: HeadErrors(3, 1, 4, heads=np.ones((1, 2, 5), np.float32), weights=WEIGHTS),
 }
 
 FEDERATION = open_federation("digits-gsc", 3)
@@ -78,10 +85,11 @@ class Spy(FakeGrid):
         super().__init__(app, 1)
         self.node_config = node_config or {}
         self.keys: dict[str, set[str]] = {}
+        self.memory = RecordDict()  # of the one node
 
     def _answer(self, message: Message, node: int) -> Message:
         config = {"partition-id": 0, "num-partitions": 1, **self.node_config}
-        reply = self.app(message, Context(1, node, config, message.content.__class__(), {}))
+        reply = self.app(message, Context(1, node, config, self.memory, {}))
         sent = {f"{record}.{key}" for record, keys in reply.content.items() for key in keys}
         self.keys.setdefault(message.metadata.message_type, set()).update(sent)
         return reply

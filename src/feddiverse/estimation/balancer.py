@@ -143,7 +143,7 @@ class Balancer:
                 self.seed, round, self.dimensions, heads=heads, weights=weights, confidence=self.confidence
             )
             asked = {k: self._sizes[k] for k in members}
-            for reply in answers(trial, asked, ask, length=errors.size + counts.size):
+            for reply in answers(trial, asked, ask):
                 assert reply.vector is not None
                 errors += reply.vector[: errors.size].reshape(errors.shape)
                 counts += reply.vector[errors.size :]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from feddiverse.heterogeneity import triplet
 from feddiverse.messages import Ask, Plain, TrueMatrix
-from feddiverse.server.replies import answers, check_counts
+from feddiverse.server.replies import answers
 
 Triplet = NDArray[np.float64]  # [ci, ai, sc]
 Matrix = NDArray[np.float64]  # [class, attribute]
@@ -68,7 +68,7 @@ class Oracle(Estimator):
         self.matrices = self.matrices or {}
         found = {}
         question, length = TrueMatrix(self.seed, round, self.shape[1]), math.prod(self.shape)
-        for reply in answers(question, clients, ask, length=length, check=check_counts):
+        for reply in answers(question, clients, ask, length=length):
             assert reply.vector is not None
             matrix = reply.vector.astype(np.float64).reshape(self.shape)
             self.matrices[reply.client] = matrix

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse import seeding
+from feddiverse.errors import UserError
 from feddiverse.estimation.base import Estimator, Triplet
 from feddiverse.estimation.directions import Directions, Mixture, Scatter, find_directions, fit, num_features
 from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain, Reply
-from feddiverse.server.replies import TRIPLET, answers, check_triplet, triplet_in
+from feddiverse.server.replies import answers, triplet_in
 
 Floats = NDArray[np.float64]
 Reading = dict[str, NDArray[np.float32]]
@@ -25,6 +26,7 @@ Reading = dict[str, NDArray[np.float32]]
 REACH = 5.0  # standard deviations that the grid covers on either side
 MAX_CELLS = 4096
 MAX_BINS = 128
+MAX_ATTRIBUTES = 13  # values: two bins on each of twelve axes are all the cells there are
 WEAK = (
     1.6  # strength up to which clients are taken to differ by chance: shuffled real ones reach 1.4, others 2.4 and more
 )
@@ -48,6 +50,11 @@ class Consensus(Estimator):
         confidence: float = 0.0,
     ) -> None:
         super().__init__()
+        if num_attributes > MAX_ATTRIBUTES:
+            raise UserError(
+                f"The consensus estimator tells at most {MAX_ATTRIBUTES} attribute values apart, not {num_attributes}:"
+                " set num_attributes to fewer."
+            )
         self.seed = seed
         self.num_classes = num_classes
         self.num_attributes = num_attributes
@@ -71,8 +78,7 @@ class Consensus(Estimator):
             confidence=self.confidence,
         )
         found = {}
-        cells = reading["shares"].size if matrix else 0
-        for reply in answers(task, clients, ask, length=cells, metrics=TRIPLET, check=check_triplet):
+        for reply in answers(task, clients, ask):
             found[reply.client] = triplet_in(reply)
             if reply.vector is not None:
                 self.matrices = self.matrices or {}

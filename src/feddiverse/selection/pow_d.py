@@ -31,9 +31,6 @@ class PowD(Selector):
         num_candidates = max(k, self.num_candidates) if self.num_candidates else len(ids)
         candidates = np.sort(np.array(by_weight(ids, sizes, num_candidates, rng), np.int64))
         asked = {i: clients[i] for i in candidates.tolist()}
-        losses = {
-            reply.client: reply.metrics["loss"]
-            for reply in answers(Loss(self.seed, round), asked, ask, metrics=("loss",))
-        }
+        losses = {reply.client: reply.metrics["loss"] for reply in answers(Loss(self.seed, round), asked, ask)}
         # Who gave no answer may fail again: it comes last.
         return lowest(candidates, np.array([-losses.get(i, -np.inf) for i in asked], np.float64), k, rng)

@@ -5,9 +5,10 @@ It also remembers whose answers to a selector's questions were of no use, so tha
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from feddiverse.messages import Engine, LabelCounts, Reply, Task, TrueMatrix, Vector
+from feddiverse.server.replies import CheckedAsk, Door
 
 Traffic = dict[str, dict[str, float]]
 
@@ -24,12 +25,16 @@ def kind(task: Task) -> str:
 
 
 class Meter:
-    """Stands between the loop and the engine and counts; `take` gives the counts since it was last called."""
+    """Stands between the loop and the engine and counts; `take` gives the counts since it was last called.
+
+    An engine that is not behind the door yet is put there: every reply is checked before it is counted.
+    """
 
     def __init__(self, engine: Engine):
-        self._engine = engine
+        self._engine = engine if isinstance(engine, Door) else Door(engine)
         self._traffic: Traffic = {}
         self._useless: dict[str, dict[int, str]] = {}  # kind of question → client → why its answer is none
+        self.lost: set[int] = set()  # clients that were asked something and whose answer was lost on its way
         self.waited = 0.0  # wall-clock seconds spent waiting for replies since the last `take`
 
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
@@ -51,7 +56,14 @@ class Meter:
                 return
             row["bytes_up"] += reply.num_bytes
             row["client_seconds"] += reply.seconds
+            if reply.lost:
+                self.lost.add(reply.client)
             yield reply
+
+    @property
+    def clients(self) -> Mapping[int, int]:
+        """The engine's."""
+        return self._engine.clients
 
     def _row(self, name: str) -> dict[str, float]:
         return self._traffic.setdefault(name, {"messages": 0, "bytes_down": 0, "bytes_up": 0, "client_seconds": 0.0})
@@ -79,16 +91,18 @@ class Meter:
 
     def take(self) -> Traffic:
         """What was counted since the last call."""
-        traffic, self._traffic, self._useless, self.waited = self._traffic, {}, {}, 0.0
+        traffic, self._traffic, self._useless, self.lost, self.waited = self._traffic, {}, {}, set(), 0.0
         return traffic
 
 
-class Asking:
-    """An `Ask` that remembers failures; who finds an answer useless for another reason says so by `leave_out`."""
+class Asking(CheckedAsk):
+    """An `Ask` about one θ that is counted, and remembers failures."""
 
     def __init__(self, meter: Meter, theta: Vector):
         self._meter, self._theta = meter, theta
-        self.leave_out = meter.leave_out
+
+    def leave_out(self, task: Task, client: int, why: str) -> None:
+        self._meter.leave_out(task, client, why)
 
     def __call__(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
         for reply in self._meter.ask(task, self._theta, clients):

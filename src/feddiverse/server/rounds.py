@@ -63,6 +63,7 @@ class Round:
     selection_seconds: float
     traffic: Traffic
     lost_in_a_row: int
+    lost: list[int] = field(default_factory=list)  # clients with an answer that never came: another run may get it
 
 
 def rounds(
@@ -82,7 +83,7 @@ def rounds(
     objective = objective or Objective()
     for number in range(done + 1, plan.rounds + 1):
         start = time.perf_counter()
-        clients = engine.clients
+        clients = meter.clients
         task = replace(plan.train, round=number)
         warnings: list[str] = []
 
@@ -104,7 +105,7 @@ def rounds(
 
         # Largest first, so that no worker is left with a long client at the end.
         asked = sorted(selected, key=lambda k: (-clients[k], k))
-        trained = TrainedReplies(number, theta.size, selector.wants_updates)
+        trained = TrainedReplies(number, selector.wants_updates)
         if phase == "selected":
             task = objective.prepare(task, asked)
         replies = trained(meter.ask(task, theta, asked))
@@ -130,8 +131,9 @@ def rounds(
             test=accuracies(evaluate(theta), plan.test_attributes_known) if evaluate and evaluated else None,
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
-            traffic=meter.take(),
             lost_in_a_row=lost_in_a_row,
+            lost=sorted(meter.lost),
+            traffic=meter.take(),
         )
         if lost_in_a_row >= MAX_LOST_IN_A_ROW:
             raise RunError(
