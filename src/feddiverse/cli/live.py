@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from feddiverse.cli.console import err, out
-from feddiverse.experiment.records import worst_class_of, worst_in_words
+from feddiverse.experiment.records import incomplete_in_words, worst_class_of, worst_in_words
 
 
 class Live:
@@ -83,6 +83,8 @@ class Live:
             markup=False,
             soft_wrap=True,
         )
+        if said := incomplete_in_words(result.get("incomplete") or []):
+            out.print(said, highlight=False, markup=False, soft_wrap=True)
 
     @staticmethod
     def _say(line: str) -> None:

@@ -291,7 +291,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"Cannot read the config file {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UserError(f"The config file {path} is not valid TOML: it is nested too deeply.") from None
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise UserError(f"The config file {path} is not valid TOML: {error}.") from error
 
 
@@ -309,7 +311,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except ValueError:  # no TOML, or a number of thousands of digits
+    except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, or thousands of brackets
         return text
     return parsed["value"] if len(parsed) == 1 else text
 
