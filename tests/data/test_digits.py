@@ -70,7 +70,9 @@ def test_four_classes_of_digits_and_a_third_colour(warm_home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["digits", "cmnist"])
 def test_digits_have_their_own_size(warm_home: Path, name: str) -> None:
-    with pytest.raises(UserError, match=f"The pictures of {name} are 28 pixels a side and are not scaled: leave image_size 64 out"):
+    with pytest.raises(
+        UserError, match=f"The pictures of {name} are 28 pixels a side and are not scaled: leave image_size 64 out"
+    ):
         open_federation(f"gsc:{name}", 0, image_size=64)
     assert open_source("digits", 2, 2, 0, image_size=28).shape == (3, 28, 28)
 

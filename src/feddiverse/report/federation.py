@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -72,6 +73,16 @@ def draw(
     `names`: of the clients of the only federation, where they are called more than 0, 1, …
     `attributes_known`: without attributes there is class imbalance only.
     """
+    with mpl.rc_context({"text.parse_math": False}):  # a $ in a name is a $
+        _draw(federations, path, names, attributes_known)
+
+
+def _draw(
+    federations: Mapping[str, tuple[Counts, Heterogeneity]],
+    path: Path,
+    names: Sequence[str] | None,
+    attributes_known: bool,
+) -> None:
     tiles = {name: _distinct(counts, names) for name, (counts, _) in federations.items()}
     heights = [max(1.6, t.inches + 0.5) for t in tiles.values()]
     figure = Figure(figsize=(MAPS_WIDTH + BARS_WIDTH, sum(heights) + 0.5), layout="constrained")
@@ -119,7 +130,7 @@ def _draw_maps(axes: Any, tiles: Tiles) -> None:
         axes.pcolormesh(x, y, shares[i], cmap=SHADES, vmin=0, vmax=shares.max(), edgecolors="0.6", linewidth=0.5)
         if title := tiles.title(i):
             middle, size = left + num_attributes / 2, 8 if title.endswith("×") else 6
-            axes.text(middle, top - 0.1, title, ha="center", va="bottom", fontsize=size, parse_math=False)
+            axes.text(middle, top - 0.1, title, ha="center", va="bottom", fontsize=size)
         if matrix.size <= 8 and matrix.max() < 10_000:  # else numbers would not fit
             for (row, column), count in np.ndenumerate(matrix):
                 colour = "white" if shares[i, row, column] > 0.55 * shares.max() else "black"
