@@ -9,7 +9,7 @@ export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: run test fuzz sanitize check format bench deployment clean
+.PHONY: run test fuzz sanitize check format docs bench deployment clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/feddiverse study quickstart
@@ -48,6 +48,10 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The documentation as a site, in site/. A broken link is an error.
+docs: $(VENV)/dev.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks
 
@@ -79,4 +83,4 @@ browser:
 	  || echo "No chromedriver here: the browser test will be skipped."
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .coverage

@@ -11,7 +11,7 @@ from feddiverse import registry
 SRC = Path(feddiverse.__file__).parent
 
 # Each room may import itself, the rooms listed here, and the ground that everyone stands on.
-GROUND = {"errors", "seeding", "messages", "heterogeneity", "files", "registry"}
+GROUND = {"errors", "seeding", "messages", "heterogeneity", "files", "registry", "secagg"}
 SERVER = {"server", "selection", "estimation"}  # one side of the wire; `client` is the other
 MAY_IMPORT = {
     **{room: set() for room in GROUND},

@@ -17,6 +17,9 @@ BYTES_PER_SCALAR = 8
 
 TRIPLET = ("ci", "ai", "sc")
 
+TOTAL = -1
+"""In place of a client: the sum of what many answered, of which nobody saw the parts."""
+
 EVALUATION_ONLY = "evaluation_only."
 """Metrics so named compare with a truth that only an experiment knows: `evaluation_only.e.t` counts samples of
 estimated attribute e and true attribute t. They are sent where the data's attributes are known, decide nothing, and
@@ -41,6 +44,7 @@ class Form:
     `metrics`: the numbers it has, each with the least and the most it can be. `numbers`: the least and the most that
     those of its vector can be; None: it has no vector. `length`: how many these are; None: whoever asks knows.
     `total`: the least and the most of their sum, where they count samples. `optional`: a vector may be missing.
+    `payload`: it is bytes of secure aggregation, which only that can read.
     """
 
     metrics: Mapping[str, Range] = field(default_factory=dict)
@@ -48,10 +52,15 @@ class Form:
     length: int | None = None
     total: Range | None = None
     optional: bool = False
+    payload: bool = False
 
 
 def _no_weights() -> NDArray[np.float32]:
     return np.zeros((0, 0), np.float32)
+
+
+def _nobody() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -67,17 +76,22 @@ class Task:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the question itself on the wire, without θ and what is sent in place of a client's memory."""
-        values = [getattr(self, f.name) for f in fields(self) if f.name != "memories"]
+        """Size of the question itself on the wire, without θ and what goes to single clients (`own`)."""
+        values = [value for f in fields(self) if not isinstance(value := getattr(self, f.name), Mapping)]
         return sum(v.nbytes if isinstance(v, np.ndarray) else BYTES_PER_SCALAR for v in values)
+
+    @property
+    def own(self) -> Mapping[int, NDArray[Any]]:
+        """What single clients get with the question, and nobody else: client → array."""
+        return {}
 
     def of(self, client: int) -> "Task":
         """The question as one client gets it: the same for all, but for what is that client's alone."""
-        return self
-
-    def memory_bytes(self, client: int) -> int:
-        """Size of what a real client would remember, and is sent here instead."""
-        return 0
+        if self.own.keys() <= {client}:
+            return self
+        name = next(f.name for f in fields(self) if getattr(self, f.name) is self.own)
+        changes: dict[str, Any] = {name: {client: self.own[client]} if client in self.own else {}}
+        return replace(self, **changes)
 
     def form(self, num_examples: int, num_weights: int | None = None) -> Form:
         """What the answer of a client with so many samples looks like, of a model with so many weights (None: unknown).
@@ -114,13 +128,9 @@ class Train(Task):
     draw: NDArray[np.float32] = field(default_factory=_no_weights, compare=False)
     draw_confidence: float = 0.0
 
-    def of(self, client: int) -> "Train":
-        if self.memories.keys() <= {client}:
-            return self
-        return replace(self, memories={client: self.memories[client]} if client in self.memories else {})
-
-    def memory_bytes(self, client: int) -> int:
-        return self.memories[client].nbytes if client in self.memories else 0
+    @property
+    def own(self) -> Mapping[int, Vector]:
+        return self.memories
 
     def form(self, num_examples: int, num_weights: int | None = None) -> Form:
         most_steps = self.epochs * num_examples  # batches of one
@@ -206,21 +216,84 @@ class PaperTriplet(Task):
 
 
 @dataclass(frozen=True)
-class FeatureMoments(Task):
-    """Consensus, first question: the spread of features under θ, projected to d = `dimensions` (docs/estimators.md).
+class Projected(Task):
+    """A question about features under θ, projected to d = `dimensions` if they are more, alike on all clients."""
+
+    dimensions: int = 256
+
+
+@dataclass(frozen=True)
+class Summed(Projected):
+    """A question whose answers only matter as their sum over clients. Reply: one vector.
+
+    With `bits`, it is the third step of secure aggregation (`server.secagg`): the reply is the vector in fixed point of
+    `bits` binary places, masked, as `payload`. `sum` is the number of the sum, `members` are those who shared their
+    keys, `letters` what a client's neighbours sealed for it.
+    """
+
+    sum: int = field(default=0, kw_only=True)
+    bits: int = field(default=0, kw_only=True)
+    members: NDArray[np.int64] = field(default_factory=_nobody, compare=False, kw_only=True)
+    letters: Mapping[int, NDArray[np.uint8]] = field(default_factory=dict, compare=False, kw_only=True)
+
+    @property
+    def num_bytes(self) -> int:
+        return super().num_bytes - (0 if self.bits else 2 * BYTES_PER_SCALAR)  # a plain question has no such numbers
+
+    @property
+    def own(self) -> Mapping[int, NDArray[np.uint8]]:
+        return self.letters
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(payload=True) if self.bits else self.plain_form(num_examples)
+
+    def plain_form(self, num_examples: int) -> Form:
+        """What the vector looks like where it is not masked."""
+        return Form(numbers=ANY)
+
+
+@dataclass(frozen=True)
+class AdvertiseKeys(Task):
+    """Secure aggregation, first step: begin the sum of this number. Reply: payload, three public keys."""
+
+    sum: int = 0
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(payload=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareKeys(AdvertiseKeys):
+    """Secure aggregation, second step: everybody's `keys`, in the order of `members` on a ring.
+
+    Reply: payload, a sealed letter to each of the client's neighbours with a share of its two secrets.
+    """
+
+    members: NDArray[np.int64]  # [n]
+    keys: NDArray[np.uint8]  # [n, 96]
+    neighbours: int
+    threshold: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmask(AdvertiseKeys):
+    """Secure aggregation, last step: whose parts arrived. Reply: payload, a share for each neighbour that sent a
+    letter: of its own mask's seed if its part arrived, else of its private key. A client answers this once."""
+
+    survivors: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FeatureMoments(Summed):
+    """Consensus, first question: the spread of features under θ (docs/estimators.md).
 
     Reply: one vector, to be summed over clients: [1 | classes present | counts Y | sums Y·d | scatter within the
     client's classes, upper triangle d(d+1)/2 | products of its class sums over their counts, likewise].
     """
 
-    dimensions: int = 256
-
-    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
-        return Form(numbers=ANY)
-
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureHistogram(FeatureMoments):
+class FeatureHistogram(Summed):
     """Consensus, second question: where samples lie along the directions in which clients differ.
 
     A sample's coordinates are `projected @ directions − origin`, [q]. Reply: vector [Y, bins, …, bins] flattened, to be
@@ -233,12 +306,12 @@ class FeatureHistogram(FeatureMoments):
     bins: int = 128
     reach: float = 5.0
 
-    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+    def plain_form(self, num_examples: int) -> Form:
         return Form(numbers=(0, num_examples), total=(0, num_examples))
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttributeTriplet(FeatureMoments):
+class AttributeTriplet(Projected):
     """Consensus, third question: the client's triplet.
 
     Coordinates (as above) of class y and attribute a lie around `centres[y, a]` with unit covariance; about
@@ -263,7 +336,7 @@ class AttributeTriplet(FeatureMoments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSums(FeatureMoments):
+class GroupSums(Summed):
     """Rebalancing, first question: sums of features under θ, each sample with the weight of its group [Y, A].
 
     Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
@@ -275,7 +348,7 @@ class GroupSums(FeatureMoments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadErrors(FeatureMoments):
+class HeadErrors(Summed):
     """Rebalancing, second question: how good are these last layers? Asked of clients whose sums they were not made of.
 
     Reply: vector [H·Y·A | Y·A]: squared errors of each head, summed over the sure samples of each group; then counts.
@@ -285,14 +358,48 @@ class HeadErrors(FeatureMoments):
     weights: NDArray[np.float32]  # [Y, A]: groups of weight 0 do not count
     confidence: float = 0.0
 
-    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+    def plain_form(self, num_examples: int) -> Form:
         return Form(numbers=(0, FAR), length=(len(self.heads) + 1) * self.weights.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadHeldOut(Projected):
+    """Evaluation: read the attribute of the samples held out, as `AttributeTriplet` does, and remember it.
+
+    A client reads with the shares of attributes that its training samples show. Reply: nothing.
+    """
+
+    directions: NDArray[np.float32]  # [d, q]
+    origin: NDArray[np.float32]  # [q]
+    centres: NDArray[np.float32]  # [Y, A, q]
+    shares: NDArray[np.float32]  # [Y, A]
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form()
+
+
+@dataclass(frozen=True)
+class EvaluateHeldOut(Task):
+    """Right answers of θ on the samples that a client holds out; on all, where it is the server's own test set.
+
+    Reply: vector [2·Y | 2·Y·A]: correct and total of each class; then of each (class, attribute), of samples that were
+    read (`ReadHeldOut`) with at least `confidence`. A = 0: nothing was read.
+    """
+
+    num_attributes: int = 0
+    confidence: float = 0.0
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(numbers=(0, MOST))  # of samples that are held out, which are not among its examples
 
 
 @dataclass(frozen=True)
 class Reply:
     """A client's answer, or the reason there is none. `lost`: the client might have answered, but its process died or
     its node is away, so that the same run made again may get an answer.
+
+    `payload`: bytes of secure aggregation, which only its protocol can read. A reply of client `TOTAL` is the sum of
+    what `members` answered.
 
     >>> Reply(client=2, metrics={"loss": 0.7}).num_bytes
     8
@@ -305,13 +412,15 @@ class Reply:
     seconds: float = 0.0
     failure: str | None = None
     lost: bool = False
+    payload: bytes = b""
+    members: tuple[int, ...] = ()
 
     @property
     def num_bytes(self) -> int:
         """Size of the answer on the wire: its numbers, without the transport's framing."""
         vector = 0 if self.vector is None else self.vector.nbytes
         counted = sum(not name.startswith(EVALUATION_ONLY) for name in self.metrics)
-        return vector + BYTES_PER_SCALAR * counted
+        return vector + BYTES_PER_SCALAR * counted + len(self.payload)
 
 
 Ask = Callable[[Task, Sequence[int]], Iterator[Reply]]

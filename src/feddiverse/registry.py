@@ -76,6 +76,17 @@ AGGREGATOR = Kind(
     },
     "feddiverse.server.aggregation:Aggregator",
 )
+AVERAGE = Kind(
+    "average",
+    {
+        "mean": "feddiverse.server.averages:Average",
+        "clipped_mean": "feddiverse.server.averages:ClippedMean",
+        "median": "feddiverse.server.averages:Median",
+        "trimmed_mean": "feddiverse.server.averages:TrimmedMean",
+        "multi_krum": "feddiverse.server.averages:MultiKrum",
+    },
+    "feddiverse.server.averages:Average",
+)
 OBJECTIVE = Kind(
     "objective",
     {

@@ -25,6 +25,7 @@ class FakeGrid(Grid):
         self.silent: set[int] = set()
         self.broken: dict[int, int] = {}
         self.sent: list[Message] = []
+        self.states: dict[int, RecordDict] = {}  # what each node remembers
         self._replies: dict[str, Message] = {}
         self._shuffle = random.Random(0)
 
@@ -50,7 +51,8 @@ class FakeGrid(Grid):
         if self.partitions:
             config["partition-id"] = self.online[node]
         try:
-            return self.app(message, Context(1, node, config, RecordDict(), self.run_config))
+            state = self.states.setdefault(node, RecordDict())
+            return self.app(message, Context(1, node, config, state, self.run_config))
         except Exception as error:
             return Message(Error(2, str(error)), reply_to=message)
 

@@ -21,8 +21,10 @@ from feddiverse.flower.engine import FlowerEngine
 from feddiverse.flower.partition_file import write_partition
 from feddiverse.messages import (
     EVALUATION_ONLY,
+    AdvertiseKeys,
     AttributeTriplet,
     Evaluate,
+    EvaluateHeldOut,
     FeatureHistogram,
     FeatureMoments,
     GroupSums,
@@ -30,16 +32,20 @@ from feddiverse.messages import (
     LabelCounts,
     Loss,
     PaperTriplet,
+    ReadHeldOut,
+    ShareKeys,
     Sketch,
     Task,
     Train,
     TrueMatrix,
+    Unmask,
 )
 from feddiverse.models import ModelSpec, initial_theta
 
 ALWAYS = {"metrics.num-examples", "metrics.seconds"}
 TRIPLET = {"metrics.ci", "metrics.ai", "metrics.sc"}
 VECTOR = {"arrays.vector"}
+PAYLOAD = {"arrays.payload"}
 REFUSED = {"trouble.failure"}
 HELLO = {"metrics.partition-id", "metrics.num-partitions", "metrics.num-examples"}
 SENT: dict[type[Task], set[str]] = {
@@ -52,11 +58,16 @@ SENT: dict[type[Task], set[str]] = {
     PaperTriplet: TRIPLET,
     FeatureMoments: VECTOR,
     FeatureHistogram: VECTOR,
+    GroupSums: REFUSED,  # it was not asked to read its attributes
+    HeadErrors: REFUSED,
+    AdvertiseKeys: PAYLOAD,
+    ShareKeys: REFUSED,  # nobody but itself would be in the sum
+    Unmask: REFUSED,
     AttributeTriplet: TRIPLET,
-    GroupSums: VECTOR,
-    HeadErrors: VECTOR,
+    ReadHeldOut: set(),
+    EvaluateHeldOut: VECTOR,
 }
-WEIGHTS = np.ones((2, 2), np.float32)
+NOBODY = np.zeros(0, np.int64)
 AXES = {name: READING[name] for name in ("directions", "origin")}
 QUESTIONS: dict[type[Task], Task] = {
     Train: Train(3, 1, lr=0.02),
@@ -68,9 +79,14 @@ QUESTIONS: dict[type[Task], Task] = {
     PaperTriplet: PaperTriplet(3, 1, bias_steps=2, attribute_steps=2),
     FeatureMoments: FeatureMoments(3, 1, 4),
     FeatureHistogram: FeatureHistogram(3, 1, 4, **AXES, bins=8),
+    GroupSums: GroupSums(3, 1, 4, weights=np.ones((2, 2), np.float32)),
+    HeadErrors: HeadErrors(3, 1, 4, heads=np.ones((1, 2, 5), np.float32), weights=np.ones((2, 2), np.float32)),
     AttributeTriplet: AttributeTriplet(3, 1, 4, **READING),
-    GroupSums: GroupSums(3, 1, 4, weights=WEIGHTS),
-    HeadErrors: HeadErrors(3, 1, 4, heads=np.ones((1, 2, 5), np.float32), weights=WEIGHTS),
+    ReadHeldOut: ReadHeldOut(3, 1, 4, **READING),
+    EvaluateHeldOut: EvaluateHeldOut(3, 1),
+    AdvertiseKeys: AdvertiseKeys(3, 1, 7),
+    ShareKeys: ShareKeys(3, 1, 7, members=NOBODY, keys=np.zeros((0, 96), np.uint8), neighbours=2, threshold=0.7),
+    Unmask: Unmask(3, 1, 7, survivors=NOBODY),
 }
 
 FEDERATION = open_federation("digits-gsc", 3)

@@ -79,8 +79,8 @@ def test_moon_sends_back_what_a_client_last_trained() -> None:
     assert (task.moon_mu, task.moon_temperature, task.prox_mu) == (3.0, 0.7, 0.0)
     assert {k: m.tolist() for k, m in task.memories.items()} == {9: [9.0, 9.0]}
     assert task.of(5).memories == {}
-    assert task.memory_bytes(9) == 8
-    assert task.memory_bytes(5) == 0
+    assert task.own[9].nbytes == 8
+    assert 5 not in task.own
 
 
 def test_pretraining_is_plain_whatever_the_objective() -> None:

@@ -14,8 +14,10 @@ from feddiverse.client.tasks import ANSWERS
 from feddiverse.messages import (
     EVALUATION_ONLY,
     MOST,
+    AdvertiseKeys,
     AttributeTriplet,
     Evaluate,
+    EvaluateHeldOut,
     FeatureHistogram,
     FeatureMoments,
     GroupSums,
@@ -23,11 +25,14 @@ from feddiverse.messages import (
     LabelCounts,
     Loss,
     PaperTriplet,
+    ReadHeldOut,
     Reply,
+    ShareKeys,
     Sketch,
     Task,
     Train,
     TrueMatrix,
+    Unmask,
     Vector,
 )
 from feddiverse.server.meter import Meter
@@ -42,6 +47,7 @@ def floats(*numbers: float) -> Vector:
 
 AXES: dict[str, Any] = {"directions": np.zeros((3, 1), np.float32), "origin": floats(0)}
 GROUPS = np.ones((2, 2), np.float32)
+NOBODY = np.zeros(0, np.int64)
 TRIPLET = {"ci": 0.5, "ai": 0.0, "sc": 1.0}
 HONEST: dict[type[Task], tuple[Task, Reply]] = {
     Train: (Train(3, 1), Reply(7, N, floats(*range(SIZE)), {"loss": 0.7, "steps": 4.0})),
@@ -62,6 +68,16 @@ HONEST: dict[type[Task], tuple[Task, Reply]] = {
         HeadErrors(3, 1, 3, heads=np.zeros((2, 2, 4), np.float32), weights=GROUPS),
         Reply(7, N, floats(*[1] * 8, 30, 30, 30, 10)),
     ),
+    ReadHeldOut: (
+        ReadHeldOut(3, 1, 3, **AXES, centres=np.zeros((2, 2, 1), np.float32), shares=GROUPS), Reply(7, N)
+    ),
+    EvaluateHeldOut: (EvaluateHeldOut(3, 1), Reply(7, N, floats(20, 100, 30, 200))),
+    AdvertiseKeys: (AdvertiseKeys(3, 1, 5), Reply(7, N, payload=b"keys")),
+    ShareKeys: (
+        ShareKeys(3, 1, 5, members=NOBODY, keys=np.zeros((0, 96), np.uint8), neighbours=2, threshold=0.7),
+        Reply(7, N, payload=b"letters"),
+    ),
+    Unmask: (Unmask(3, 1, 5, survivors=NOBODY), Reply(7, N, payload=b"shares")),
 }  # fmt: skip
 
 
@@ -75,7 +91,7 @@ def test_an_honest_answer_comes_through_as_it_is(kind: type[Task]) -> None:
     task, honest = HONEST[kind]
     out = through(task, honest)
     assert out.failure is None
-    assert (out.client, out.num_examples, out.metrics) == (7, N, honest.metrics)
+    assert replace(out, vector=honest.vector) == honest
     assert out.vector is honest.vector
 
 
@@ -114,6 +130,8 @@ def hostile(draw: st.DrawFn, honest: Reply) -> Any:
     if draw(st.integers(0, 9)) == 0:
         changes["client"] = draw(st.sampled_from([8, -1, "7", None]))
     if draw(st.integers(0, 9)) == 0:
+        changes["payload"] = draw(st.sampled_from([b"", b"bytes", "text", None]))
+    if draw(st.integers(0, 9)) == 0:
         changes["failure"] = draw(st.text(max_size=400))
     return draw(st.sampled_from([replace(honest, **changes)] * 9 + [None, "reply", {}]))
 
@@ -140,13 +158,15 @@ def test_whatever_comes_is_an_answer_to_its_question_or_a_failure(kind: type[Tas
     }  # fmt: skip
     assert all(-1e-6 <= out.metrics[name] <= 1 + 1e-6 for name in {"ci", "ai", "sc"} & {*honest.metrics})
     assert 0 <= out.metrics.get("steps", 0) <= N or "steps" not in honest.metrics
+    assert bool(out.payload) == bool(honest.payload)
+    assert type(out.payload) is bytes
     if honest.vector is None:
         assert out.vector is None
         return
     assert out.vector is not None
     assert out.vector.dtype == np.float32
     assert out.vector.ndim == 1
-    assert (np.abs(out.vector) <= 1e15).all()
+    assert (np.abs(out.vector) <= 1.001e15).all()
     if kind in (Train, Sketch, AttributeTriplet, HeadErrors):
         assert out.vector.size == honest.vector.size
     if kind in (LabelCounts, TrueMatrix, FeatureHistogram, AttributeTriplet):

@@ -98,7 +98,15 @@ def _reached(result: dict[str, Any]) -> str:
     accuracy = f"accuracy {result['accuracy']:.2%}"
     if result["worst_group_accuracy"] is not None:
         return f"Worst-group accuracy {result['worst_group_accuracy']:.2%}, {accuracy}"
-    return f"Worst-class accuracy {worst_class_of(result):.2%} (attributes of the test set are unknown), {accuracy}"
+    where = "attributes of the test set are unknown"
+    if (held_out := result.get("held_out")) and held_out["groups"] == result["groups"]:
+        where = "on samples that clients hold out"
+        if held_out["worst_client"] is not None:
+            worst_client = held_out.get("worst_client_name", held_out["worst_client"])
+            accuracy += f", worst client {held_out['worst_client_accuracy']:.2%} ({worst_client})"
+    if (estimated := result.get("worst_estimated_group_accuracy")) is not None:
+        accuracy = f"worst estimated group {estimated:.2%}, {accuracy}"
+    return f"Worst-class accuracy {worst_class_of(result):.2%} ({where}), {accuracy}"
 
 
 def clock(seconds: float) -> str:

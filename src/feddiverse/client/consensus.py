@@ -12,7 +12,15 @@ from feddiverse.client.draws import remember
 from feddiverse.client.evaluation import compared_with_truth, features
 from feddiverse.data.federation import Samples
 from feddiverse.heterogeneity import triplet
-from feddiverse.messages import AttributeTriplet, FeatureHistogram, FeatureMoments, Reply, Vector
+from feddiverse.messages import (
+    AttributeTriplet,
+    FeatureHistogram,
+    FeatureMoments,
+    Projected,
+    ReadHeldOut,
+    Reply,
+    Vector,
+)
 from feddiverse.models import FlatModel
 
 Floats = NDArray[np.float64]
@@ -66,12 +74,14 @@ def attribute_triplet(
     return Reply(client_id, vector=vector, metrics=metrics | compared_with_truth(a, samples))
 
 
-def along(task: FeatureHistogram | AttributeTriplet, theta: Vector, samples: Samples, model: FlatModel) -> Floats:
+def along(
+    task: FeatureHistogram | AttributeTriplet | ReadHeldOut, theta: Vector, samples: Samples, model: FlatModel
+) -> Floats:
     """[n, q]: where each sample lies along the directions."""
     return np.asarray(projected(task, features(theta, samples, model)) @ task.directions - task.origin)
 
 
-def projected(task: FeatureMoments, x: NDArray[np.float32]) -> Floats:
+def projected(task: Projected, x: NDArray[np.float32]) -> Floats:
     """[n, D] → [n, d]: a random projection that all clients share; `dimensions` features or fewer stay as they are."""
     if x.shape[1] <= task.dimensions:
         return x.astype(np.float64)
@@ -86,11 +96,22 @@ def log_likelihoods(coordinates: Floats, centres: NDArray[np.float32]) -> Floats
 
 
 def posteriors(likelihoods: Floats, y: NDArray[np.int64], shares: Floats) -> Floats:
-    """[n, A]: each sample's attribute, given how often this client shows each attribute in each class.
+    """[n, A]: each sample's attribute, given how often this client shows each attribute in each class."""
+    return given_shares(likelihoods, own_shares(likelihoods, y, shares)[y])
 
-    Those shares are found by expectation-maximisation with the densities held fixed, from the federation's shares as
-    a prior. Where values overlap, a plain threshold would put the tail of a client's only attribute on the other side,
-    and its spurious correlation would look weaker than it is.
+
+def given_shares(likelihoods: Floats, shares: Floats) -> Floats:
+    """[n, A]: each sample's attribute, given the share [n, A] of each that is expected there."""
+    posterior = np.exp(likelihoods - likelihoods.max(axis=1, keepdims=True)) * shares
+    return np.asarray(posterior / posterior.sum(axis=1, keepdims=True))
+
+
+def own_shares(likelihoods: Floats, y: NDArray[np.int64], shares: Floats) -> Floats:
+    """[Y, A]: how often these samples show each attribute in each class; as all clients do in classes they have not.
+
+    Found by expectation-maximisation with the densities held fixed, from the federation's shares as a prior. Where
+    values overlap, a plain threshold would put the tail of a client's only attribute on the other side, and its
+    spurious correlation would look weaker than it is.
     """
     weights = np.exp(likelihoods - likelihoods.max(axis=1, keepdims=True))
     present, position, sizes = np.unique(y, return_inverse=True, return_counts=True)
@@ -101,5 +122,6 @@ def posteriors(likelihoods: Floats, y: NDArray[np.int64], shares: Floats) -> Flo
         counts = np.zeros_like(own)
         np.add.at(counts, position, posterior)
         own = (counts + PRIOR_SAMPLES * shares[present]) / (sizes[:, None] + PRIOR_SAMPLES)
-    posterior = weights * own[position]
-    return np.asarray(posterior / posterior.sum(axis=1, keepdims=True))
+    found = shares.copy()
+    found[present] = own
+    return found

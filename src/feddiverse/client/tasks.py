@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from feddiverse import seeding
-from feddiverse.client import balance, consensus, evaluation, paper, training
+from feddiverse.client import balance, consensus, evaluation, held_out, paper, secagg, training
 from feddiverse.client.draws import Unread
 from feddiverse.client.sketch import compress
 from feddiverse.data.federation import Samples
 from feddiverse.messages import (
+    AdvertiseKeys,
     AttributeTriplet,
     Evaluate,
+    EvaluateHeldOut,
     FeatureHistogram,
     FeatureMoments,
     GroupSums,
@@ -22,14 +24,19 @@ from feddiverse.messages import (
     LabelCounts,
     Loss,
     PaperTriplet,
+    ReadHeldOut,
     Reply,
+    ShareKeys,
     Sketch,
+    Summed,
     Task,
     Train,
     TrueMatrix,
+    Unmask,
     Vector,
 )
 from feddiverse.models import FlatModel
+from feddiverse.secagg import Broken
 
 Answer = Callable[..., Reply]  # (task, theta, client_id, samples, model) → Reply; each takes its own kind of task
 
@@ -91,6 +98,11 @@ ANSWERS: dict[type[Task], Answer] = {
     AttributeTriplet: consensus.attribute_triplet,
     GroupSums: balance.group_sums,
     HeadErrors: balance.head_errors,
+    ReadHeldOut: held_out.read,
+    EvaluateHeldOut: held_out.evaluate,
+    AdvertiseKeys: secagg.advertise_keys,
+    ShareKeys: secagg.share_keys,
+    Unmask: secagg.unmask,
 }
 
 
@@ -101,7 +113,9 @@ def answer(task: Task, theta: Vector, client_id: int, samples: Samples, model: F
         if not len(samples):
             raise ValueError("it has no samples")
         reply = ANSWERS[type(task)](task, theta, client_id, samples, model)
-    except (training.Diverged, Unread) as error:
+        if isinstance(task, Summed) and task.bits and reply.vector is not None:
+            reply = secagg.masked(task, reply.vector, client_id, samples)
+    except (training.Diverged, Unread, Broken) as error:
         reply = Reply(client_id, failure=str(error))
     except Exception as error:
         reply = Reply(client_id, failure=f"{type(error).__name__}: {error}")

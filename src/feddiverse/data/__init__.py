@@ -21,13 +21,15 @@ def open_federation(
     data_dir: str | Path = "",
     columns: str = "",
     features: str = "",
+    needs_test_set: bool = True,
 ) -> Federation:
     """The federation of this name: a named one, `split:source`, or a table (`PATH.csv`) with clients of its own.
 
     `image_size` is the side of photos in pixels (0: 224; that of digits is 28); with `resize` photos are scaled to that
     side first and their middle is cut out (0: as the source does, Waterbirds 256); `data_dir` holds data that is not in
     the cache. `columns` (`"class=diagnosis,client=hospital"`) says what a table's columns are called, `features`
-    (`"age,weight"`) that it holds numbers instead of pictures.
+    (`"age,weight"`) that it holds numbers instead of pictures. A table without test rows is refused if
+    `needs_test_set`; one that does not say which rows these are then keeps a tenth of them for that.
 
     >>> open_federation("digits-gsc", seed=0).client(0).x.shape
     (140, 3, 28, 28)
@@ -36,7 +38,9 @@ def open_federation(
     if name.startswith("table:"):
         from feddiverse.data.table import Columns, load_table, path_of
 
-        return load_table(path_of(name), seed, image_size or None, Columns.of(columns, features), resize)
+        return load_table(
+            path_of(name), seed, image_size or None, Columns.of(columns, features), resize, needs_test_set
+        )
     split = split_of(name, seed)
     num_classes, num_attributes = split.counts.shape[1:]
     source = open_source(

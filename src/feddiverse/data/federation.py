@@ -24,7 +24,7 @@ class Samples:
 
     `x` is uint8 for pictures [n, channels, height, width], or float of any shape [n, …]. `a` serves evaluation and the
     oracle; training never reads it. `memory` is what the client itself keeps between questions, such as the
-    attributes it read; it never leaves the client.
+    attributes it read; it never leaves the client. `held_out` are samples that the client never trains on.
 
     >>> len(Samples(np.zeros((2, 5), np.float32), y=np.array([0, 1]), a=None))
     2
@@ -34,6 +34,7 @@ class Samples:
     y: Ids
     a: Ids | None
     memory: dict[str, NDArray[Any]] = field(default_factory=dict, compare=False, repr=False)
+    held_out: "Samples | None" = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -73,6 +74,7 @@ class Federation:
     (24, 2, (140, 3, 28, 28))
 
     `attributes_known`: whether the attribute of training samples is known; else `counts` has one column for all.
+    `held_out`: what each client never trains on (`with_holdout`): sample ids, and the attribute each of them shows.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Federation:
     test_ids: Ids
     client_names: tuple[str, ...] = ()
     attributes_known: bool = True
+    held_out: Sequence[tuple[Ids, Ids]] = ()
 
     @classmethod
     def from_arrays(
@@ -153,7 +156,24 @@ class Federation:
     def client(self, k: int) -> Samples:
         """The data of client `k`, read now."""
         ids, a = self.client_ids[k], self.client_a[k]
-        return Samples(self.source.train_x(ids, a), self.source.train_y[ids], a if self.attributes_known else None)
+        held_out = None
+        if self.held_out:
+            held_ids, held_a = self.held_out[k]
+            held_out = Samples(self.source.train_x(held_ids, held_a), self.source.train_y[held_ids], None)
+        known = a if self.attributes_known else None
+        return Samples(self.source.train_x(ids, a), self.source.train_y[ids], known, held_out=held_out)
+
+    def with_holdout(self, share: float, seed: int) -> "Federation":
+        """The same with a share of each client's own samples, drawn by seed, held out for evaluation at the client.
+
+        >>> import feddiverse as fd
+        >>> fed = fd.federation("digits-gsc").with_holdout(0.2, seed=0)
+        >>> len(fed.client(0)), len(fed.client(0).held_out)
+        (112, 28)
+        """
+        from feddiverse.data.holdout import with_holdout
+
+        return with_holdout(self, share, seed)
 
     def test(self, start: int = 0, stop: int | None = None) -> Samples:
         """The test set, or a slice of it."""

@@ -109,10 +109,15 @@ def open_table(
 
 
 def load_table(
-    path: Path, seed: int, image_size: int | None = None, columns: Columns | None = None, resize: int = 0
+    path: Path,
+    seed: int,
+    image_size: int | None = None,
+    columns: Columns | None = None,
+    resize: int = 0,
+    needs_test_set: bool = True,
 ) -> Federation:
     """The federation that a table with a client column is. Clients are numbered in the order of their names."""
-    table = read_table(path, seed, columns)
+    table = read_table(path, seed, columns, needs_test_set)
     if table.clients is None:
         raise UserError(
             f"{path} has no column '{table.columns.client}': deal it to clients by a split, such as"
@@ -161,8 +166,9 @@ class _Row:
     values: dict[str, str]
 
 
-def read_table(path: Path, seed: int, columns: Columns | None = None) -> Table:
-    """Read and check the CSV. Picture paths are relative to it; no split column: a tenth of each group is held out."""
+def read_table(path: Path, seed: int, columns: Columns | None = None, needs_test_set: bool = True) -> Table:
+    """Read and check the CSV. Picture paths are relative to it; no split column: a tenth of each group is held out, if
+    a test set is needed."""
     header, lines = _open(path)
     columns = _check_header(path, header, columns or Columns(), needs_samples=True)
     rows: list[_Row] = []
@@ -186,17 +192,19 @@ def read_table(path: Path, seed: int, columns: Columns | None = None) -> Table:
         rows.append(_Row(line, part, values))
     if not rows:
         raise UserError(f"{path} holds no samples: it needs a row for each.")
-    return _table(path, columns, header, rows, seed)
+    return _table(path, columns, header, rows, seed, needs_test_set)
 
 
-def _table(path: Path, columns: Columns, header: list[str], rows: list[_Row], seed: int) -> Table:
+def _table(path: Path, columns: Columns, header: list[str], rows: list[_Row], seed: int, needs_test_set: bool) -> Table:
     class_names, y = encode(np.array([row.values[columns.label] for row in rows]))
     attributes_known, attribute_names, a = _attributes(path, columns, rows) if columns.attribute in header else (
         False, (), np.zeros(len(rows), np.int64)
     )  # fmt: skip
     has_parts = columns.split in header
-    is_test = np.array([row.part == TEST for row in rows]) if has_parts else hold_out(y, a, seed)
-    if is_test.all() or not is_test.any():
+    is_test = np.array([row.part == TEST for row in rows])
+    if needs_test_set and not has_parts:
+        is_test = hold_out(y, a, seed)
+    if is_test.all() or (needs_test_set and not is_test.any()):
         advice = (
             f"fill the column '{columns.split}' with both"
             if has_parts

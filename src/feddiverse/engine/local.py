@@ -100,17 +100,23 @@ class LocalEngine:
     def evaluate(self, theta: Vector) -> NDArray[np.int64]:
         """[2, classes, attributes]: right answers of θ on the balanced test set, and how many samples there are."""
         federation = self._federation
-        num_test = len(federation.test_ids)
+        task = Evaluate(seed=0, round=0, num_attributes=federation.num_attributes)
+        counts = np.zeros((2, federation.num_classes, federation.num_attributes), np.int64)
+        for reply in self.ask_test_set(task, theta):
+            assert reply.vector is not None
+            counts += reply.vector.astype(np.int64).reshape(counts.shape)
+        return counts
+
+    def ask_test_set(self, task: Task, theta: Vector) -> Iterator[Reply]:
+        """The server's own samples, asked like a client's, part by part."""
+        num_test = len(self._federation.test_ids)
         chunks: list[Job] = [
             range(start, min(start + TEST_CHUNK, num_test)) for start in range(0, num_test, TEST_CHUNK)
         ]
-        task = Evaluate(seed=0, round=0, num_attributes=federation.num_attributes)
-        counts = np.zeros((2, federation.num_classes, federation.num_attributes), np.int64)
         for reply in self._run(task, theta, chunks):
-            if reply.vector is None:
+            if reply.failure is not None:
                 raise RunError(f"The test set could not be evaluated: {reply.failure}.")
-            counts += reply.vector.astype(np.int64).reshape(counts.shape)
-        return counts
+            yield reply
 
     def _run(self, task: Task, theta: Vector, jobs: Sequence[Job]) -> Iterator[Reply]:
         if theta.shape != (self._num_weights,):

@@ -163,7 +163,7 @@ class Pool:
             pending = worker.pending
             try:
                 reply, size, memory = connection.recv()
-                if pending is not None and memory:
+                if pending is not None:
                     self._memories[pending.job] = memory
             except (EOFError, OSError):
                 reply, size = None, None

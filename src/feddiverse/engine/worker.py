@@ -73,7 +73,8 @@ class Worker:
 
 
 def _num_bytes(samples: Samples) -> int:
-    return samples.x.nbytes + samples.y.nbytes + (0 if samples.a is None else samples.a.nbytes)
+    held_out = 0 if samples.held_out is None else _num_bytes(samples.held_out)
+    return samples.x.nbytes + samples.y.nbytes + (0 if samples.a is None else samples.a.nbytes) + held_out
 
 
 def serve(

@@ -64,8 +64,12 @@ class Consensus(Estimator):
         self.strength: float | None = None  # of what was seen, relative to chance; None: not compared (yet)
         self.separation: float | None = None  # of its values, in standard deviations; None: nothing was seen
 
+    def learn(self, round: int, clients: Mapping[int, int], ask: Ask) -> Reading | None:
+        """How to read the attribute off projected features, learnt once; None: too few answered."""
+        return self._learn(round, clients, ask) if self.reading is None else self.reading
+
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
-        reading = self._learn(round, clients, ask) if self.reading is None else self.reading
+        reading = self.learn(round, clients, ask)
         if reading is None:
             return {}
         matrix = self.wants_matrices and reading is self.reading  # all matrices have the attributes of one reading

@@ -22,8 +22,8 @@ OWN: Any = None
 """Default of a key whose value depends on other keys (`Config.__post_init__` fills it in)."""
 
 PARTS = {
-    "selector": registry.SELECTOR, "aggregator": registry.AGGREGATOR, "estimator": registry.ESTIMATOR,
-    "objective": registry.OBJECTIVE,
+    "selector": registry.SELECTOR, "aggregator": registry.AGGREGATOR, "average": registry.AVERAGE,
+    "estimator": registry.ESTIMATOR, "objective": registry.OBJECTIVE,
 }  # fmt: skip
 """Keys that name a part which may have parameters of its own: `selector.temperature`."""
 
@@ -69,6 +69,7 @@ class Config:
     num_selected: int = _key(0, "clients a round; 0: the federation's own", low=0)
     selector: str = _key("uniform", "who is asked each round: a known name or `package.module:Class`")
     aggregator: str = _key("fedavgm", "how updates are combined: a known name or `package.module:Class`")
+    average: str = _key("mean", "what the aggregator averages: all updates (mean), or so that few liars cannot choose")
     objective: str = _key("cross_entropy", "what clients minimise: cross_entropy, feddyn, moon; FedProx: `prox_mu`")
     estimator: str = _key("consensus", "how triplets come about: paper, consensus, oracle or `package.module:Class`")
     pretraining_rounds: int = _key(OWN, "T0: rounds of plain FedAvg with every client before the first choice", low=0)
@@ -95,6 +96,8 @@ class Config:
     server_beta2: float = _key(0.99, "FedAdam's and FedYogi's β₂", low=0, below=1)
     server_tau: float = _key(0.001, "FedOpt's adaptivity τ", above=0)
     evaluate_every: int = _key(OWN, "rounds between evaluations; the last is always evaluated", low=1)
+    holdout: float = _key(0.0, "share of its own samples that each client keeps for evaluation only", low=0, below=1)
+    estimate_groups: bool = _key(True, "have hidden groups read where test samples' are unknown, to tell the worst")
     draw: str = _key(
         "plain", "how clients draw samples: plain, or balanced over hidden groups", choices=("plain", "balanced")
     )
@@ -111,6 +114,12 @@ class Config:
     attribute_steps: int = _key(10, "paper estimator: steps of the attribute classifier", low=1)
     consensus_dimensions: int = _key(256, "consensus estimator: dimensions features are projected to", low=1)
     num_attributes: int = _key(0, "attribute values assumed by estimators; 0: the federation's, or 2", low=0)
+    secure_sums: bool = _key(False, "hide clients' parts of sums from the server (secure aggregation, docs/trust.md)")
+    secure_threshold: float = _key(
+        2 / 3, "secure sums: share of a client's neighbours that must stay to the end", above=0.5, high=1
+    )
+    secure_neighbours: int = _key(20, "secure sums: clients that each client shares masks with", low=2)
+    secure_bits: int = _key(32, "secure sums: binary places of the fixed point", low=0, high=52)
     options: Any = field(default=(), metadata={"help": "parameters of parts beyond these keys"})
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from feddiverse.experiment.truth import TruthKept, compare
 from feddiverse.messages import Engine, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import FedAvg
-from feddiverse.server.meter import Meter, Traffic
+from feddiverse.server.meter import EVALUATION, Meter, Traffic
 from feddiverse.server.rounds import rounds
 
 Tell = Callable[[str], None]
@@ -33,7 +33,7 @@ def of_run(run: Run) -> Comparison | None:
 
 def a_client(traffic: Traffic, num_clients: int) -> dict[str, float]:
     """What answering took besides training, for one client on average."""
-    spent = total(row for kind, row in traffic.items() if kind != "train")
+    spent = total(row for kind, row in traffic.items() if kind not in ("train", EVALUATION))
     keys = {"seconds": "client_seconds", "bytes_up": "bytes_up", "bytes_down": "bytes_down"}
     return {name: spent[key] / num_clients for name, key in keys.items()}
 
@@ -53,7 +53,7 @@ def estimates(config: Config, names: Sequence[str], *, workers: int, device: str
         for name, estimator in estimators.items():
             tell(name)
             truth, started = TruthKept(engine), time.perf_counter()
-            meter = Meter(truth)
+            meter = Meter(truth, opened.secure_sums)
             found = estimator.estimate(config.pretraining_rounds + 1, engine.clients, meter.with_theta(theta))
             wall = time.perf_counter() - started
             if not found:

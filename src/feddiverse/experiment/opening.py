@@ -9,18 +9,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from feddiverse import registry
+from feddiverse import registry, secagg
 from feddiverse.data import open_federation
 from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
 from feddiverse.estimation.balancer import CONFIDENCE, Balancer, Head
 from feddiverse.estimation.base import Estimator
+from feddiverse.estimation.consensus import Consensus
 from feddiverse.experiment.config import PARTS, Config, settings
 from feddiverse.messages import Train, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
+from feddiverse.server.averages import Average
 from feddiverse.server.objectives import Objective
 from feddiverse.server.rounds import Plan
+from feddiverse.server.secagg import SecureSums
 
 if TYPE_CHECKING:  # it brings torch: a run's directory is made before that is loaded
     from feddiverse.models import ModelSpec
@@ -32,7 +35,7 @@ class Objects:
 
     federation: Federation | None = None
     model: Any = None
-    parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "estimator", "objective"
+    parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "average", "estimator", "objective"
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,10 @@ class Opened:
         made: Aggregator = self._part("aggregator")
         return made
 
+    def average(self) -> Average:
+        made: Average = self._part("average")
+        return made
+
     def objective(self) -> Objective:
         made: Objective = self._part("objective")
         return made
@@ -111,6 +118,11 @@ class Opened:
         estimator: Estimator = registry.make(registry.ESTIMATOR, "consensus", known)
         return Balancer(estimator, self.initial_theta(), self.config.seed, dimensions=self.config.rebalance_dimensions)
 
+    def group_estimator(self) -> Consensus:
+        """Reads hidden groups of test samples that nobody labelled."""
+        made: Consensus = registry.make(registry.ESTIMATOR, "consensus", self.settings)
+        return made
+
     def head(self) -> Head:
         """Where in θ the last layer is."""
         from feddiverse.models import build
@@ -122,6 +134,14 @@ class Opened:
         part = self.objects.parts.get(key, getattr(self.config, key))
         made = registry.make(PARTS[key], part, self.settings, self.config.parameters(key))
         return copy.deepcopy(made) if made is part else made  # a run keeps its state to itself
+
+    @property
+    def secure_sums(self) -> SecureSums | None:
+        """How sums over clients are hidden from the server, where the config asks for it."""
+        config = self.config
+        if not config.secure_sums:
+            return None
+        return SecureSums(config.secure_threshold, config.secure_neighbours, config.secure_bits)
 
     @property
     def plan(self) -> Plan:
@@ -147,6 +167,7 @@ class Opened:
             pretraining=FedAvg(config.weighting),
             balanced_draws=config.draw == "balanced",
             test_attributes_known=self.federation.test_attributes_known,
+            sums=self.secure_sums,
         )
 
 
@@ -154,6 +175,8 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
     """Open what the config names. Mistakes are told before anything slow starts: names, then data, then weights."""
     objects = objects or Objects()
     check_names(config, objects)
+    if config.secure_sums:
+        secagg.check_installed()
     if objects.federation is None and config.federation == "arrays":
         raise UserError(
             "The data of this run were arrays in memory: go on with it in Python, by the same fd.train(…, out=…)."
@@ -161,8 +184,10 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
     federation = objects.federation or open_federation(
         config.federation, config.seed,
         image_size=config.image_size, resize=config.resize, data_dir=config.data_dir,
-        columns=config.columns, features=config.features,
+        columns=config.columns, features=config.features, needs_test_set=not config.holdout,
     )  # fmt: skip
+    if config.holdout and not federation.held_out:
+        federation = federation.with_holdout(config.holdout, config.seed)
     if (config.flip or config.crop_padding) and (federation.source.mean is None or len(federation.source.shape) != 3):
         raise UserError(
             f"flip and crop_padding change pictures, but the samples of {federation.name} are floats of shape"
@@ -196,7 +221,7 @@ def check_names(config: Config, objects: Objects | None = None) -> None:
     later = registry.Later(lambda: _estimator(config, objects, known))
     if "selector" not in objects.parts:
         registry.make(registry.SELECTOR, config.selector, {**known, "estimator": later}, config.parameters("selector"))
-    for key in ("aggregator", "objective"):
+    for key in ("aggregator", "average", "objective"):
         if key not in objects.parts:
             registry.make(PARTS[key], getattr(config, key), known, config.parameters(key))
     if config.parameters("estimator") and "estimator" not in objects.parts:
@@ -214,7 +239,7 @@ def _check_federation(config: Config) -> None:
     source = config.federation if has_own_clients else parse(config.federation)[1]
     if source.startswith("table"):
         path, columns = path_of(source), Columns.of(config.columns, config.features)
-        if read_table(path, config.seed, columns).clients is None and has_own_clients:
+        if read_table(path, config.seed, columns, not config.holdout).clients is None and has_own_clients:
             raise UserError(
                 f"{path} has no column '{columns.client}': deal it to clients by a split, such as 'gsc:table:{path}',"
                 " or name the column with --client."

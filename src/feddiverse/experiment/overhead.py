@@ -10,7 +10,7 @@ from feddiverse.experiment.config import from_mapping
 from feddiverse.experiment.opening import Objects, open_run
 from feddiverse.experiment.records import COUNTED, num_rounds, total, traffic_of
 from feddiverse.experiment.train import TestedEngine, carry_out
-from feddiverse.server.meter import Traffic
+from feddiverse.server.meter import EVALUATION, Traffic
 
 METHODS: dict[str, Mapping[str, Any]] = {
     "FedDiverse, paper's estimator": {"selector": "feddiverse", "estimator": "paper"},
@@ -70,7 +70,8 @@ class _Lent:
     """An engine lent to one run: closing it is the lender's business."""
 
     def __init__(self, engine: TestedEngine) -> None:
-        self.clients, self.ask, self.evaluate = engine.clients, engine.ask, engine.evaluate
+        self.clients, self.ask = engine.clients, engine.ask
+        self.evaluate, self.ask_test_set = engine.evaluate, engine.ask_test_set
 
     def close(self) -> None:
         pass
@@ -80,11 +81,11 @@ def cost(records: list[dict[str, Any]], num_clients: int, num_selected: int) -> 
     """The cost told by a run's records."""
     expected = min(num_selected, num_clients)
     start = next((i for i, record in enumerate(records) if record["phase"] == "selected"), len(records) - 1) + 1
-    kinds = traffic_of(records)
+    kinds = {kind: row for kind, row in traffic_of(records).items() if kind != EVALUATION}
     a_message = {name: kinds["train"][name] / max(1, kinds["train"]["messages"]) for name in COUNTED}
 
     def extra(part: list[dict[str, Any]]) -> dict[str, float]:
-        here = traffic_of(part)
+        here = {kind: row for kind, row in traffic_of(part).items() if kind != EVALUATION}
         beyond = here.pop("train", {"messages": 0})["messages"] - expected * num_rounds(part)
         return total([*here.values(), {name: beyond * a_message[name] for name in COUNTED}])
 

@@ -13,6 +13,7 @@ from feddiverse.experiment.config import Config
 from feddiverse.experiment.truth import compare, statistics
 from feddiverse.heterogeneity import Counts
 from feddiverse.selection.base import Selector
+from feddiverse.server.evaluation import Tested
 from feddiverse.server.groups import worst_class
 from feddiverse.server.meter import Traffic
 from feddiverse.server.rounds import Round
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
     from feddiverse.models import ModelSpec
 
 
-TESTED = ("accuracy", "worst_class_accuracy", "worst_group_accuracy", "groups")  # null where not evaluated
+TESTED = (
+    "accuracy", "worst_class_accuracy", "worst_group_accuracy", "groups",
+    "worst_estimated_group_accuracy", "estimated_groups", "held_out",
+)  # fmt: skip
+"""Of a record, null where it was not evaluated. The last three came later: older records have not got them."""
 COUNTED = ("messages", "bytes_down", "bytes_up", "client_seconds")  # of each kind of question
 
 
@@ -56,16 +61,23 @@ def as_record(done: Round) -> dict[str, Any]:
         "lost": done.lost,
         "warnings": done.warnings,
         "train_loss": done.train_loss,
-        "accuracy": done.test and done.test.accuracy,
-        "worst_class_accuracy": done.test and done.test.worst_class_accuracy,
-        "worst_group_accuracy": done.test and done.test.worst_group_accuracy,
-        "groups": done.test and done.test.groups,
+        **accuracies_of(done.tested),
         "seconds": done.seconds,
         "selection_seconds": done.selection_seconds,
         "bytes_down": sum(row["bytes_down"] for row in done.traffic.values()),
         "bytes_up": sum(row["bytes_up"] for row in done.traffic.values()),
         "traffic": done.traffic,
     }
+
+
+def accuracies_of(tested: Tested | None) -> dict[str, Any]:
+    """The keys of `TESTED`. `held_out`: what clients say of samples that they never trained on."""
+    test, held_out = (tested.test, tested.held_out) if tested else (None, None)
+    of_held_out = held_out and {
+        **{name: getattr(held_out, name) for name in (*TESTED[:-1], "worst_client", "worst_client_accuracy")},
+        "clients": {str(client): counted for client, counted in held_out.clients.items()},
+    }
+    return {**{name: getattr(test, name, None) for name in TESTED[:-1]}, "held_out": of_held_out}
 
 
 def describe_model(spec: "ModelSpec", federation: Federation) -> dict[str, Any]:
@@ -104,8 +116,10 @@ def worst_in_words(record: Mapping[str, Any]) -> str:
     """`worst group 91.2%`; `worst class …` where nobody knows the groups; nothing where nothing was evaluated."""
     if record["worst_group_accuracy"] is not None:
         return f"worst group {record['worst_group_accuracy']:.1%}"
-    worst = worst_class_of(record)
-    return "" if worst is None else f"worst class {worst:.1%}"
+    worst, estimated = worst_class_of(record), record.get("worst_estimated_group_accuracy")
+    if worst is None:
+        return ""
+    return f"worst class {worst:.1%}" + ("" if estimated is None else f", worst estimated group {estimated:.1%}")
 
 
 def worst_class_of(record: Mapping[str, Any]) -> float | None:
@@ -178,6 +192,19 @@ def incomplete_in_words(lost: list[dict[str, Any]]) -> str:
     )
 
 
+def _estimated(last: Mapping[str, Any], client_names: Sequence[str]) -> dict[str, Any]:
+    """What a result says of estimated groups and of samples held out, where there are such."""
+    held_out = last.get("held_out")
+    if held_out and held_out["worst_client"] is not None and client_names:
+        held_out = {**held_out, "worst_client_name": client_names[held_out["worst_client"]]}
+    found = {
+        "worst_estimated_group_accuracy": last.get("worst_estimated_group_accuracy"),
+        "estimated_groups": last.get("estimated_groups"),
+        "held_out": held_out,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def summary(
     records: list[dict[str, Any]],
     counts: Counts,
@@ -197,6 +224,7 @@ def summary(
         "worst_class_accuracy": worst_class_of(last),
         "accuracy": last["accuracy"],
         "groups": last["groups"],
+        **_estimated(last, client_names),
         "rounds": last["round"],
         "seconds": seconds,
         "bytes_down": sum(record["bytes_down"] for record in records),

@@ -26,6 +26,7 @@ def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
         "accuracy",
         "worst_class_accuracy",
         "worst_group_accuracy",
+        "worst_estimated_group_accuracy",
         "seconds",
         "bytes_down",
         "bytes_up",

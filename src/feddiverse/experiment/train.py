@@ -7,7 +7,7 @@ import copy
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from os.path import isfile  # unlike Path's, it bears names that are too long
@@ -26,6 +26,7 @@ from feddiverse.experiment.config import PARTS, Config, from_mapping
 from feddiverse.experiment.opening import Objects, Opened, open_run
 from feddiverse.experiment.records import (
     TESTED,
+    accuracies_of,
     as_record,
     describe_federation,
     describe_model,
@@ -36,10 +37,10 @@ from feddiverse.experiment.records import (
 from feddiverse.experiment.result import Result, digest
 from feddiverse.experiment.run_directory import RunDirectory, read_config, read_json, read_records
 from feddiverse.experiment.truth import TruthKept
-from feddiverse.messages import Engine, Vector
-from feddiverse.server.groups import accuracies
+from feddiverse.messages import Engine, Reply, Task, Vector
+from feddiverse.server.evaluation import Evaluation, GroupReader
 from feddiverse.server.meter import Meter
-from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Evaluate, Round, rounds
+from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Round, rounds
 
 log = logging.getLogger("feddiverse")
 
@@ -53,6 +54,9 @@ class TestedEngine(Engine, Protocol):
     def evaluate(self, theta: Vector) -> NDArray[np.int64]:
         """Right answers and samples [2, classes, attributes]."""
 
+    def ask_test_set(self, task: Task, theta: Vector) -> Iterator[Reply]:
+        """The server's own samples, asked like a client's, part by part."""
+
 
 OpenEngine = Callable[..., TestedEngine]
 """`open_engine(run, workers, device)`: how to reach the clients of an opened run."""
@@ -65,6 +69,7 @@ def train(
     aggregator: Any = None,
     estimator: Any = None,
     *,
+    average: Any = None,
     objective: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -78,8 +83,8 @@ def train(
 ) -> Result:
     """Train a federation; every setting of a config is a keyword (`rounds`, `seed`, `lr`, …: docs/running.md).
 
-    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator`, `estimator` and `objective` are a name,
-    `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
+    `federation` is a name or a `Federation`; `model`, `selector`, `aggregator`, `average`, `estimator` and `objective`
+    are a name, `package.module:Class`, a class or an object (a model: any `nn.Module` or a function that makes one).
     `out` is a run directory: what is unfinished there goes on, what is finished is read; None keeps nothing.
     `resume` insists that there is a run, and with a larger `rounds` trains it further. `on_round` is called with each
     round's record and ends the run by returning False. `engine` ("local", "flower"), `workers` and `device` do not
@@ -92,7 +97,8 @@ def train(
     (2, False)
     """
     given = {
-        "model": model, "selector": selector, "aggregator": aggregator, "estimator": estimator, "objective": objective,
+        "model": model, "selector": selector, "aggregator": aggregator, "average": average, "estimator": estimator,
+        "objective": objective,
     }  # fmt: skip
     given = {key: value for key, value in given.items() if value is not None}
     named = {key: _name(key, value) for key, value in given.items()}
@@ -180,7 +186,7 @@ class _Run:
         self.config, self.federation = opened.config, opened.federation
         self.selector, self.aggregator, self.plan = opened.selector(), opened.aggregator(), opened.plan
         self.balancer = opened.balancer()
-        self.objective = opened.objective()
+        self.objective, self.average = opened.objective(), opened.average()
         self.history: list[dict[str, Any]] = []
         snapshot: Snapshot | None = None
         self._news: list[str] = []
@@ -221,11 +227,11 @@ class _Run:
             closing(opener(self.opened, workers, device)) as engine,
             closing(Writer(self._write_checkpoint)) as writer,
         ):
-            evaluate = engine.evaluate if len(self.federation.test_ids) else None
+            self.evaluation = self._evaluation(engine)
             self._truth = TruthKept(engine, self.start.evaluation)
             loop = rounds(
-                self._truth, self.selector, self.aggregator, evaluate, self.plan,
-                theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer,
+                self._truth, self.selector, self.aggregator, self.evaluation, self.plan,
+                theta, self.start.round, self.start.lost_in_a_row, self.objective, self.balancer, self.average,
             )  # fmt: skip
             for done in loop:
                 theta = done.theta
@@ -233,10 +239,12 @@ class _Run:
                 writer.submit(self._snapshot(done))
                 if on_round and on_round(self.history[-1]) is False:
                     stopped = True
-                    if done.test is None and evaluate:
-                        self._add_test(replace(done, test=accuracies(evaluate(theta), self.plan.test_attributes_known)))
+                    if done.tested is None and self.evaluation.is_possible:
+                        meter = Meter(self._truth, self.plan.sums)
+                        tested = self.evaluation(done.round, theta, self._truth.clients, meter)
+                        self._add_test(replace(done, tested=tested))
                     break
-            rebalanced = self._rebalance(theta, evaluate) if self.config.rebalance else None
+            rebalanced = self._rebalance(theta) if self.config.rebalance else None
         if self.start.round == self.config.rounds and self.start.lost_in_a_row >= MAX_LOST_IN_A_ROW:
             raise RunError(
                 f"No client sent usable weights in the last {self.start.lost_in_a_row} rounds of the run in "
@@ -245,21 +253,37 @@ class _Run:
         self._write_triplets()  # in case the run was killed just before it
         return self._finish(theta, stopped, rebalanced)
 
-    def _rebalance(self, theta: Vector, evaluate: Evaluate | None) -> tuple[Vector, dict[str, Any]] | None:
+    def _evaluation(self, engine: TestedEngine) -> Evaluation:
+        """On the server's test set, on what clients hold out, or both; with hidden groups where nobody knows them."""
+        federation, holds_out = self.federation, self.config.holdout > 0
+        has_test_set, known = len(federation.test_ids) > 0, federation.test_attributes_known
+        ask_test_set = engine.ask_test_set if has_test_set and not known else None
+        reader = None
+        if self.config.estimate_groups and (holds_out or ask_test_set is not None):
+            reader = GroupReader(self.opened.group_estimator(), self.opened.initial_theta(), ask_test_set)
+            if self.opened.assumption:
+                self._news.append(self.opened.assumption)
+        evaluation = Evaluation(
+            engine.evaluate if has_test_set else None, known, held_out=holds_out, reader=reader,
+            ask_test_set=ask_test_set, num_classes=federation.num_classes, seed=self.config.seed,
+        )  # fmt: skip
+        evaluation.restore(self.start.evaluation)
+        return evaluation
+
+    def _rebalance(self, theta: Vector) -> tuple[Vector, dict[str, Any]] | None:
         """θ with its head solved anew, and what `result.json` says of it; None where no attribute is seen."""
         assert self.balancer is not None
-        started, meter, number = time.perf_counter(), Meter(self._truth), self.history[-1]["round"] + 1
+        started, meter, number = time.perf_counter(), Meter(self._truth, self.plan.sums), self.history[-1]["round"] + 1
         self.balancer.learn(number, self._truth.clients, meter.with_theta(self.balancer.theta))
         solved = self.balancer.solve(number, theta, self.opened.head(), meter.with_theta(theta))
         if solved is None:
             return None
         changed, settings = solved
-        tested = accuracies(evaluate(changed), self.plan.test_attributes_known) if evaluate else None
+        possible = self.evaluation.is_possible
+        tested = self.evaluation(number, changed, self._truth.clients, meter) if possible else None
         traffic = meter.take()
         return changed, {
-            "worst_group_accuracy": tested and tested.worst_group_accuracy,
-            "accuracy": tested and tested.accuracy,
-            "groups": tested and tested.groups,
+            **accuracies_of(tested),
             "theta_sha256": digest(changed),
             "bytes_up": sum(row["bytes_up"] for row in traffic.values()),
             "bytes_down": sum(row["bytes_down"] for row in traffic.values()),
@@ -305,7 +329,8 @@ class _Run:
         selector = copy.deepcopy(self.selector.state())
         return Snapshot(
             done.round, done.theta, self.aggregator.state(), selector, done.lost_in_a_row, self._seconds,
-            self._truth.state(), self.objective.state(), {} if self.balancer is None else self.balancer.state(),
+            self._truth.state() | self.evaluation.state(), self.objective.state(),
+            {} if self.balancer is None else self.balancer.state(),
             self.config.plain(),
         )  # fmt: skip
 

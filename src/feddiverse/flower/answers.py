@@ -18,6 +18,7 @@ from feddiverse.data.federation import Samples
 from feddiverse.errors import UserError
 from feddiverse.flower import wire
 from feddiverse.messages import (
+    AdvertiseKeys,
     AttributeTriplet,
     FeatureHistogram,
     FeatureMoments,
@@ -25,13 +26,16 @@ from feddiverse.messages import (
     Loss,
     PaperTriplet,
     Reply,
+    ShareKeys,
     Task,
+    Unmask,
     Vector,
 )
 from feddiverse.models import FlatModel, ModelSpec
 
 ANSWERED: tuple[type[Task], ...] = (
-    FeatureMoments, FeatureHistogram, AttributeTriplet, PaperTriplet, LabelCounts, Loss
+    FeatureMoments, FeatureHistogram, AttributeTriplet, PaperTriplet, LabelCounts, Loss,
+    AdvertiseKeys, ShareKeys, Unmask,
 )  # fmt: skip
 
 Data = Callable[[Message, Context], Iterable[ArrayLike]]
@@ -71,8 +75,10 @@ def _answer(data: Data, num_classes: int, message: Message, context: Context) ->
     if isinstance(task, Loss):
         reply = _loss(client, losses)
     else:
-        samples = Samples(features, labels, None)  # nobody knows the attributes here
+        memory = wire.read_memory(context.state)
+        samples = Samples(features, labels, None, memory)  # nobody knows the attributes here
         reply = tasks.answer(task, np.empty(0, np.float32), client, samples, HeadOnly(features.shape[1], num_classes))
+        wire.write_memory(context.state, memory)
     return Message(wire.encode_reply(replace(reply, num_examples=len(labels))), reply_to=message)
 
 

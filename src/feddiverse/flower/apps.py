@@ -7,6 +7,7 @@ parts (Flower itself refuses keys that the app does not list), `out`, and what t
 
 import functools
 import shlex
+from collections.abc import Iterator
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from feddiverse.experiment.train import carry_out
 from feddiverse.flower import wire
 from feddiverse.flower.engine import FlowerEngine, Timeouts
 from feddiverse.flower.site import open_site
-from feddiverse.messages import Train, Vector
+from feddiverse.messages import Reply, Task, Train, Vector
 from feddiverse.models import ModelSpec
 
 OWN = "own"
@@ -58,6 +59,10 @@ class ServerEngine(FlowerEngine):
     def evaluate(self, theta: Vector) -> NDArray[np.int64]:
         """[2, classes, attributes]: right answers on the balanced test set, and samples."""
         return self._tester.evaluate(theta)
+
+    def ask_test_set(self, task: Task, theta: Vector) -> Iterator[Reply]:
+        """The server's own samples, asked like a client's, part by part."""
+        return self._tester.ask_test_set(task, theta)
 
     def close(self) -> None:
         self._tester.close()

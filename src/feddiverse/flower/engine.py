@@ -153,7 +153,7 @@ class FlowerEngine:
         kind, group = wire.message_type(task), str(task.round)
         messages = {
             client: Message(
-                wire.encode_task(task.of(client), model) if task.memory_bytes(client) else content,
+                wire.encode_task(task.of(client), model) if client in task.own else content,
                 self.nodes[client], kind, ttl=patience, group_id=group,
             )
             for client in clients

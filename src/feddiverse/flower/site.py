@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from feddiverse.client import tasks
+from feddiverse.data.holdout import hold_out_of
 from feddiverse.engine.local import CACHE_BYTES
 from feddiverse.engine.worker import Memory, Worker
 from feddiverse.experiment.config import Config
@@ -50,6 +51,8 @@ class FileSite:
     def __init__(self, path: Path, config: Config, device: str) -> None:
         partition = read_partition(path)
         self._samples = partition.samples
+        if config.holdout:
+            self._samples = hold_out_of(partition.samples, config.holdout, config.seed, partition.client)
         self._model = build(partition.spec(config.model), device)
 
     def num_examples(self, client: int) -> int:

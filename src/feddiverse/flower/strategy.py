@@ -29,6 +29,7 @@ from feddiverse.selection.base import Selector
 from feddiverse.selection.hcsfed import HCSFed
 from feddiverse.server.meter import Meter
 from feddiverse.server.rounds import checked_choice
+from feddiverse.server.secagg import SecureSums
 
 NO_WEIGHTS = ("running_mean", "running_var", "num_batches_tracked")  # what BatchNorm counts, in a state_dict
 NO_THETA = np.empty(0, np.float32)
@@ -60,10 +61,11 @@ class Selecting(Strategy):
         seed: int = 0,
         pretraining_rounds: int | None = None,
         query_timeout: float = 600.0,
+        secure_sums: SecureSums | bool = False,
         **settings: Any,
     ) -> None:
         """`pretraining_rounds`: rounds in which every client trains before the first choice (default: one for selectors
-        that estimate triplets)."""
+        that estimate triplets). `secure_sums`: hide clients' parts of sums from the server."""
         self.strategy = strategy
         self.selector = _make(selector, {**settings, "seed": seed})
         _check_answerable(self.selector)
@@ -72,6 +74,7 @@ class Selecting(Strategy):
         self.pretraining_rounds = pretraining_rounds
         self.chosen: dict[int, list[int]] = {}  # round → the clients asked to train
         self._seed = seed
+        self._sums = SecureSums() if secure_sums is True else secure_sums or None
         self._timeouts = Timeouts(query=query_timeout, hello=query_timeout)
         self._engine: FlowerEngine | None = None
         self._warned: set[str] = set()
@@ -107,7 +110,7 @@ class Selecting(Strategy):
         self, server_round: int, k: int, clients: Mapping[int, int], engine: FlowerEngine, model: RecordDict
     ) -> list[int]:
         """The selector's choice, told in one line; whose answers it could not use is told too."""
-        meter = Meter(_AppEngine(engine, model))
+        meter = Meter(_AppEngine(engine, model), self._sums)
         rng = seeding.rng(self._seed, "select", server_round)
         wanted = self.selector.choose(server_round, k, clients, meter.with_theta(NO_THETA), rng)
         chosen = _still_there(checked_choice(wanted, clients), engine.nodes, rng)

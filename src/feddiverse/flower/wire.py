@@ -23,7 +23,7 @@ from feddiverse.server.meter import WITHOUT_THETA
 MEMORY = "feddiverse.memory"
 TASK, TASK_ARRAYS = "feddiverse.task", "feddiverse.arrays"  # names that no other app's records have
 ARRAYS, METRICS, TROUBLE = "arrays", "metrics", "trouble"
-THETA, VECTOR = "theta", "vector"
+THETA, VECTOR, PAYLOAD = "theta", "vector", "payload"
 LARGEST = 2**63 - 1  # NumPy's integers
 NUM_EXAMPLES, SECONDS, PARTITION, PARTITIONS = "num-examples", "seconds", "partition-id", "num-partitions"
 
@@ -131,6 +131,8 @@ def _described(error: Exception) -> str:
 def encode_reply(reply: Reply) -> RecordDict:
     """The answer, or the reason there is none."""
     arrays = {} if reply.vector is None else {VECTOR: Array(reply.vector)}
+    if reply.payload:
+        arrays[PAYLOAD] = Array(np.frombuffer(reply.payload, np.uint8))
     metrics: dict[str, Any] = {**reply.metrics, NUM_EXAMPLES: reply.num_examples, SECONDS: reply.seconds}
     content = RecordDict({ARRAYS: ArrayRecord(arrays), METRICS: MetricRecord(metrics)})
     if reply.failure is not None:
@@ -153,6 +155,7 @@ def decode_reply(client: int, content: RecordDict) -> Reply:
             seconds=seconds,
             metrics=metrics,
             failure=None if trouble is None else as_text(trouble["failure"]),
+            payload=_payload(arrays[PAYLOAD]) if PAYLOAD in arrays else b"",
         )
     except Exception as error:
         return Reply(client, failure=f"its reply cannot be read ({_described(error)})")
@@ -166,6 +169,16 @@ def _vector(array: Array) -> Vector:
     return vector
 
 
+def _payload(array: Array) -> bytes:
+    try:
+        values = array.numpy()
+    except Exception:
+        raise ValueError("its payload is no array") from None
+    if values.dtype != np.uint8 or values.ndim != 1:
+        raise ValueError(f"a payload of type {values.dtype} and shape {values.shape}")
+    return values.tobytes()
+
+
 def read_memory(state: RecordDict) -> dict[str, Any]:
     """What this node remembers between questions (`Samples.memory`): Flower keeps it where the node is."""
     arrays = state.array_records.get(MEMORY)
@@ -173,6 +186,6 @@ def read_memory(state: RecordDict) -> dict[str, Any]:
 
 
 def write_memory(state: RecordDict, memory: Mapping[str, Any]) -> None:
-    """Keep it for the next question."""
-    if memory:
-        state[MEMORY] = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in memory.items()})
+    """Keep it for the next question, and nothing that was forgotten."""
+    if memory or MEMORY in state:
+        state[MEMORY] = ArrayRecord({name: Array(np.asarray(value, order="C")) for name, value in memory.items()})

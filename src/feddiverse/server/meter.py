@@ -7,15 +7,18 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from feddiverse.messages import Engine, LabelCounts, Reply, Task, TrueMatrix, Vector
+from feddiverse.messages import AdvertiseKeys, Engine, LabelCounts, Reply, Summed, Task, Train, TrueMatrix, Vector
 from feddiverse.server.replies import CheckedAsk, Door
+from feddiverse.server.secagg import SecureSums
 
 Traffic = dict[str, dict[str, float]]
 
-WITHOUT_THETA = (LabelCounts, TrueMatrix)
-"""Questions about the data alone: a client answers them without having been sent the model."""
+WITHOUT_THETA = (LabelCounts, TrueMatrix, AdvertiseKeys)
+"""Questions about the data alone, or the keys of a secure sum: a client need not be sent the model to answer them."""
 MEMORY = "memory"
 """Counted apart, on messages counted already: what is sent because clients here remember nothing."""
+EVALUATION = "evaluation"
+"""All that is asked to know how good θ is: no part of what a method costs."""
 MAX_NAMED = 10  # clients named in one warning
 
 
@@ -30,8 +33,10 @@ class Meter:
     An engine that is not behind the door yet is put there: every reply is checked before it is counted.
     """
 
-    def __init__(self, engine: Engine):
+    def __init__(self, engine: Engine, sums: SecureSums | None = None):
+        """`sums`: how sums are hidden; None: the server sees each client's part."""
         self._engine = engine if isinstance(engine, Door) else Door(engine)
+        self.sums = sums
         self._traffic: Traffic = {}
         self._useless: dict[str, dict[int, str]] = {}  # kind of question → client → why its answer is none
         self.lost: set[int] = set()  # clients that were asked something and whose answer was lost on its way
@@ -43,10 +48,13 @@ class Meter:
         down = task.num_bytes + (0 if isinstance(task, WITHOUT_THETA) else theta.nbytes)
         row["messages"] += len(clients)
         row["bytes_down"] += down * len(clients)
-        if memories := [size for client in clients if (size := task.memory_bytes(client))]:
-            memory = self._row(MEMORY)
-            memory["messages"] += len(memories)
-            memory["bytes_down"] += sum(memories)
+        if own := [task.own[client].nbytes for client in clients if client in task.own]:
+            if isinstance(task, Train):
+                memory = self._row(MEMORY)
+                memory["messages"] += len(own)
+                memory["bytes_down"] += sum(own)
+            else:
+                row["bytes_down"] += sum(own)
         replies = iter(self._engine.ask(task, theta, clients))
         while True:
             start = time.perf_counter()
@@ -89,6 +97,11 @@ class Meter:
             )
         return sentences
 
+    def take_as(self, name: str) -> Traffic:
+        """What was counted since the last call, all kinds of questions together, under one name."""
+        rows = list(self.take().values())
+        return {name: {key: sum(row[key] for row in rows) for key in rows[0]}} if rows else {}
+
     def take(self) -> Traffic:
         """What was counted since the last call."""
         traffic, self._traffic, self._useless, self.lost, self.waited = self._traffic, {}, {}, set(), 0.0
@@ -105,7 +118,14 @@ class Asking(CheckedAsk):
         self._meter.leave_out(task, client, why)
 
     def __call__(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
-        for reply in self._meter.ask(task, self._theta, clients):
+        if self._meter.sums is not None and isinstance(task, Summed):
+            replies = self._meter.sums.ask(task, clients, self._plainly)
+        else:
+            replies = self._plainly(task, clients)
+        for reply in replies:
             if reply.failure is not None:
                 self.leave_out(task, reply.client, reply.failure)
             yield reply
+
+    def _plainly(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        return self._meter.ask(task, self._theta, clients)

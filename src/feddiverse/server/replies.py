@@ -88,7 +88,14 @@ def _sound(task: Task, client: int, reply: Any, num_weights: int | None, size: i
         _vector(form, reply.vector),
         _metrics(form, reply.metrics, num_examples),
         seconds=_number("seconds", reply.seconds, (0, MOST)),
+        payload=_payload(form, reply.payload),
     )
+
+
+def _payload(form: Form, payload: Any) -> bytes:
+    if not isinstance(payload, bytes) or bool(payload) != form.payload:
+        raise _NoAnswer("it sent no bytes of a secure sum" if form.payload else "it sent bytes that nobody asked for")
+    return payload
 
 
 def _is(kind: type, value: Any) -> bool:

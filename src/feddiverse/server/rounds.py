@@ -5,11 +5,8 @@ save θ and the states of selector and aggregator, from which a later call goes 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-
-import numpy as np
-from numpy.typing import NDArray
 
 from feddiverse.errors import RunError
 from feddiverse.estimation.balancer import Balancer
@@ -17,15 +14,15 @@ from feddiverse.messages import Engine, Train, Vector
 from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
 from feddiverse.server.aggregation import Aggregator, FedAvg
-from feddiverse.server.groups import Accuracies, accuracies
-from feddiverse.server.meter import Meter, Traffic
+from feddiverse.server.averages import Average
+from feddiverse.server.evaluation import Evaluation, Tested, TestSet, of_test_set
+from feddiverse.server.groups import Accuracies
+from feddiverse.server.meter import EVALUATION, Meter, Traffic
 from feddiverse.server.objectives import Objective
 from feddiverse.server.replies import TrainedReplies
+from feddiverse.server.secagg import SecureSums
 
 MAX_LOST_IN_A_ROW = 3
-
-Evaluate = Callable[[Vector], NDArray[np.int64]]
-"""θ → [2, classes, attributes]: right answers and samples on the server's test set."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +32,7 @@ class Plan:
     `balanced_draws`: clients draw their samples so that every hidden group counts equally.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
+    `sums`: how sums over clients are hidden from the server; None: not.
     """
 
     train: Train
@@ -45,6 +43,7 @@ class Plan:
     balanced_draws: bool = False
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
+    sums: SecureSums | None = None
 
 
 @dataclass(frozen=True)
@@ -58,29 +57,37 @@ class Round:
     failed: list[int]
     warnings: list[str]
     train_loss: float | None
-    test: Accuracies | None
+    tested: Tested | None
     seconds: float
     selection_seconds: float
     traffic: Traffic
     lost_in_a_row: int
     lost: list[int] = field(default_factory=list)  # clients with an answer that never came: another run may get it
 
+    @property
+    def test(self) -> Accuracies | None:
+        """What the round's accuracies are: on the server's test set, or where it has none on held-out samples."""
+        return None if self.tested is None else self.tested.test
+
 
 def rounds(
     engine: Engine,
     selector: Selector,
     aggregator: Aggregator,
-    evaluate: Evaluate | None,
+    evaluate: TestSet | Evaluation | None,
     plan: Plan,
     theta: Vector,
     done: int = 0,
     lost_in_a_row: int = 0,
     objective: Objective | None = None,
     balancer: Balancer | None = None,
+    average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
-    meter = Meter(engine)
+    meter, evaluating = Meter(engine, plan.sums), Meter(engine, plan.sums)
+    evaluation = of_test_set(evaluate, plan.test_attributes_known)
     objective = objective or Objective()
+    average = average or Average()
     for number in range(done + 1, plan.rounds + 1):
         start = time.perf_counter()
         clients = meter.clients
@@ -109,7 +116,10 @@ def rounds(
         if phase == "selected":
             task = objective.prepare(task, asked)
         replies = trained(meter.ask(task, theta, asked))
-        previous, theta = theta, step(theta, objective.watch(theta, replies) if phase == "selected" else replies)
+        if phase == "selected":
+            replies = objective.watch(theta, replies)
+        previous, theta = theta, step(theta, average(theta, replies))
+        warnings += average.warnings()
         lost_in_a_row = 0 if trained.usable else lost_in_a_row + 1
         if lost_in_a_row:
             trained.warnings.append(f"Round {number}: no client sent usable weights; the model stays as it was.")
@@ -119,7 +129,10 @@ def rounds(
             selector.observe(number, previous, trained.usable)
         selection_seconds += time.perf_counter() - observing
 
-        evaluated = number % plan.evaluate_every == 0 or number == plan.rounds
+        tested = None
+        if evaluation.is_possible and (number % plan.evaluate_every == 0 or number == plan.rounds):
+            tested = evaluation(number, theta, clients, evaluating)
+            warnings += [*tested.warnings, *(f"Round {number}: {warning}" for warning in evaluating.warnings())]
         yield Round(
             round=number,
             phase=phase,
@@ -128,12 +141,12 @@ def rounds(
             failed=trained.failed,
             warnings=warnings + trained.warnings,
             train_loss=trained.train_loss,
-            test=accuracies(evaluate(theta), plan.test_attributes_known) if evaluate and evaluated else None,
+            tested=tested,
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
             lost_in_a_row=lost_in_a_row,
-            lost=sorted(meter.lost),
-            traffic=meter.take(),
+            lost=sorted(meter.lost | evaluating.lost),
+            traffic=meter.take() | evaluating.take_as(EVALUATION),
         )
         if lost_in_a_row >= MAX_LOST_IN_A_ROW:
             raise RunError(
