@@ -46,7 +46,10 @@ def all_tables(results: Results) -> list[Table]:
         compared = {place: found for place, found in compared.items() if found}
         return [estimators_table(compared, results.title, results.notes)]
     accuracy = [accuracy_table(results), comparison_table(results)] if len(results.summaries) > 1 else []
-    return [*accuracy, usage_table(results), *asked_tables(results)]
+    usage = usage_table(results)
+    if not accuracy:
+        usage = replace(usage, notes=(*usage.notes, *results.notes))
+    return [*accuracy, usage, *asked_tables(results)]
 
 
 def _cost(run: Run) -> Cost:
