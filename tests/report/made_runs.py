@@ -70,7 +70,7 @@ def _round(t: int, last: int, accuracy: float, speed: float, counts: Any, rng: n
     return {
         "round": t, "phase": "pretraining" if first else "selected", "selected": chosen, "failed": [],
         "train_loss": 1 / t,
-        "accuracy": reached + 0.02 if seen else None, "worst_group_accuracy": reached if seen else None,
+        "accuracy": min(1.0, reached + 0.02) if seen else None, "worst_group_accuracy": reached if seen else None,
         "groups": groups if seen else None, "seconds": 0.1, "selection_seconds": 0.01,
         "bytes_down": 9 * 360_000, "bytes_up": 9 * 360_000,
         "traffic": {"train": {"messages": len(chosen), "bytes_down": 1, "bytes_up": 1, "client_seconds": 0.1}},

@@ -1,5 +1,7 @@
 """The tables of a report: the paper's layout with ours beside it, every comparison in full, how clients were used."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from feddiverse.experiment import estimating
