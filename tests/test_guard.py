@@ -106,7 +106,8 @@ def test_light_commands_import_nothing_heavy(command: list[str], most: int) -> N
 
 
 def test_a_round_asks_those_selected_once_and_counts_every_byte(engine: LocalEngine, theta: Vector) -> None:
-    down = theta.nbytes + BYTES_PER_SCALAR * (len(fields(Train)) - 1)  # all but memories, which are counted apart
+    # All but memories, which are counted apart, an empty draw, and the clip and noise that there are not.
+    down = theta.nbytes + BYTES_PER_SCALAR * (len(fields(Train)) - 4)
     up = theta.nbytes + 2 * BYTES_PER_SCALAR  # θ_k, loss, steps
     for done in play(engine, theta):
         assert set(done.traffic) == {"train"}

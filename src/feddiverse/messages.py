@@ -63,6 +63,11 @@ def _nobody() -> NDArray[np.int64]:
     return np.zeros(0, np.int64)
 
 
+def _optional(default: float) -> Any:
+    """A number that a question usually lacks: it travels, and counts, only where it is not `default`."""
+    return field(default=default, kw_only=True, metadata={"lacks": default})
+
+
 @dataclass(frozen=True)
 class Task:
     """A question to a client. `seed` and `round` key the randomness the client may need to answer it.
@@ -77,7 +82,8 @@ class Task:
     @property
     def num_bytes(self) -> int:
         """Size of the question itself on the wire, without θ and what goes to single clients (`own`)."""
-        values = [value for f in fields(self) if not isinstance(value := getattr(self, f.name), Mapping)]
+        there = [f for f in fields(self) if f.metadata.get("lacks") is None or getattr(self, f.name) != f.default]
+        values = [value for f in there if not isinstance(value := getattr(self, f.name), Mapping)]
         return sum(v.nbytes if isinstance(v, np.ndarray) else BYTES_PER_SCALAR for v in values)
 
     @property
@@ -109,6 +115,8 @@ class Train(Task):
     `prox_mu` pulls θ_k towards θ, or where the client has a memory (and `moon_mu` is 0) towards θ less that memory;
     `moon_mu` keeps what the model sees away from what the model in the client's memory sees. `memories`: client → such
     a vector; a client gets its own only (`of`). See `server.objectives`.
+    `clip` > 0: θ_k − θ is cut to this length, and Gaussian noise of deviation `noise`·`clip` is added to each of its
+    numbers; with noise, the loss stays with the client.
     `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it read them
     (`AttributeTriplet`) with at least `draw_confidence`; empty: every sample once.
     """
@@ -127,6 +135,8 @@ class Train(Task):
     memories: Mapping[int, Vector] = field(default_factory=dict)
     draw: NDArray[np.float32] = field(default_factory=_no_weights, compare=False)
     draw_confidence: float = 0.0
+    clip: float = _optional(0.0)
+    noise: float = _optional(0.0)
 
     @property
     def own(self) -> Mapping[int, Vector]:
@@ -171,13 +181,14 @@ class Sketch(Train):
 
 
 @dataclass(frozen=True)
-class LabelCounts(Task):
-    """The client's class marginal M^k (Fed-CBS, label entropy, HACCS). Reply: vector [classes].
+class Counted(Task):
+    """A question that is answered by counts of samples.
 
-    `epsilon` > 0: each count is sent with Laplace noise of scale 1/ε, those that fall below zero as zero.
+    `epsilon` > 0: with noise that makes the answer ε-differentially private (`client.noise`); whatever else is told is
+    computed from the noisy counts.
     """
 
-    epsilon: float = 0.0
+    epsilon: float = _optional(0.0)
 
     def form(self, num_examples: int, num_weights: int | None = None) -> Form:
         if self.epsilon:
@@ -186,13 +197,15 @@ class LabelCounts(Task):
 
 
 @dataclass(frozen=True)
-class TrueMatrix(Task):
+class LabelCounts(Counted):
+    """The client's class marginal M^k (Fed-CBS, label entropy, HACCS). Reply: vector [classes]."""
+
+
+@dataclass(frozen=True)
+class TrueMatrix(Counted):
     """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A]."""
 
     num_attributes: int = 0  # 0: as many as the client's own data shows
-
-    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
-        return Form(numbers=(0, num_examples), total=(1, num_examples))
 
 
 @dataclass(frozen=True)
@@ -231,14 +244,10 @@ class Summed(Projected):
     keys, `letters` what a client's neighbours sealed for it.
     """
 
-    sum: int = field(default=0, kw_only=True)
-    bits: int = field(default=0, kw_only=True)
+    sum: int = _optional(0)
+    bits: int = _optional(0)
     members: NDArray[np.int64] = field(default_factory=_nobody, compare=False, kw_only=True)
     letters: Mapping[int, NDArray[np.uint8]] = field(default_factory=dict, compare=False, kw_only=True)
-
-    @property
-    def num_bytes(self) -> int:
-        return super().num_bytes - (0 if self.bits else 2 * BYTES_PER_SCALAR)  # a plain question has no such numbers
 
     @property
     def own(self) -> Mapping[int, NDArray[np.uint8]]:
@@ -311,7 +320,7 @@ class FeatureHistogram(Summed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttributeTriplet(Projected):
+class AttributeTriplet(Projected, Counted):
     """Consensus, third question: the client's triplet.
 
     Coordinates (as above) of class y and attribute a lie around `centres[y, a]` with unit covariance; about

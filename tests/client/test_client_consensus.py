@@ -33,8 +33,7 @@ def moments_of(samples: Samples, dimensions: int = 9) -> Reply:
 
 def test_moments_are_those_of_numpy() -> None:
     samples = some(classes=2)  # class 2 is missing
-    scatter = Scatter.of([moments_of(samples)], 3)
-    assert scatter is not None
+    scatter = Scatter.unpack(moments_of(samples).vector.astype(np.float64), 3)
     assert (scatter.num_clients, scatter.num_cells) == (1, 2)
     np.testing.assert_array_equal(scatter.counts, np.bincount(samples.y, minlength=3))
     cells = [samples.x[samples.y == y].astype(float) for y in range(2)]

@@ -158,15 +158,16 @@ def test_haccs_noise_is_laplace_on_the_client() -> None:
     exact = np.bincount(samples.y, minlength=2)
 
     def sent(round: int, epsilon: float) -> np.ndarray:
-        vector = answer(LabelCounts(0, round, epsilon), np.empty(0, np.float32), 0, samples, model).vector
+        vector = answer(LabelCounts(0, round, epsilon=epsilon), np.empty(0, np.float32), 0, samples, model).vector
         assert vector is not None
         return vector
 
     np.testing.assert_array_equal(sent(1, 0.0), exact)
     np.testing.assert_array_equal(sent(1, 2.0), sent(1, 2.0))
     noise = np.array([sent(t, 0.5) - exact for t in range(400)]).ravel()
-    assert np.abs(noise).mean() == pytest.approx(2.0, rel=0.15)  # E|Laplace(b)| = b = 1/ε
+    # Counts add up to the client's samples again: half the difference of two Laplace noises of b = 2/ε, E = 3b/4.
+    assert np.abs(noise).mean() == pytest.approx(3.0, rel=0.15)
     assert min(sent(t, 0.001).min() for t in range(20)) == 0.0  # never below zero
     asked = OfGsc()
     HACCS(3, 2, epsilon=0.5).choose(1, 9, dict.fromkeys(range(24), 10), asked, rng(0, "select"))
-    assert asked.asked[0][0] == LabelCounts(3, 1, 0.5)
+    assert asked.asked[0][0] == LabelCounts(3, 1, epsilon=0.5)

@@ -4,12 +4,15 @@ Three questions, each one forward pass; nothing is trained. What leaves the clie
 could hide among those of others, and in the end its triplet.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse import seeding
 from feddiverse.client.draws import remember
 from feddiverse.client.evaluation import compared_with_truth, features
+from feddiverse.client.noise import private_counts
 from feddiverse.data.federation import Samples
 from feddiverse.heterogeneity import triplet
 from feddiverse.messages import (
@@ -63,12 +66,20 @@ def attribute_triplet(
     """Three numbers: the triplet of the client's samples, each counted under its most likely attribute."""
     coordinates = along(task, theta, samples, model)
     likelihoods = log_likelihoods(coordinates, task.centres[samples.y])
-    posterior = posteriors(likelihoods, samples.y, task.shares.astype(np.float64))
+    # With noise, a sample is read for itself: if others moved it, one of them could change many counts.
+    iterations = 0 if task.epsilon else ITERATIONS
+    posterior = posteriors(likelihoods, samples.y, task.shares.astype(np.float64), iterations)
     remember(samples, posterior, coordinates)
     a = posterior.argmax(axis=1)
     matrix, sure = np.zeros(task.shares.shape), np.zeros(task.shares.shape)
     np.add.at(matrix, (samples.y, a), 1)
     np.add.at(sure, (samples.y, a), posterior.max(axis=1) >= task.confidence)
+    if task.matrix and task.confidence:  # two tables share one ε
+        half = replace(task, epsilon=task.epsilon / 2)
+        matrix = private_counts(half, matrix, client_id, samples, "all")
+        sure = private_counts(half, sure, client_id, samples, "sure")
+    else:
+        matrix = sure = private_counts(task, matrix, client_id, samples)
     metrics = dict(zip(("ci", "ai", "sc"), triplet(matrix).tolist(), strict=True))
     vector = sure.ravel().astype(np.float32) if task.matrix else None
     return Reply(client_id, vector=vector, metrics=metrics | compared_with_truth(a, samples))
@@ -95,9 +106,9 @@ def log_likelihoods(coordinates: Floats, centres: NDArray[np.float32]) -> Floats
     return np.asarray(-0.5 * np.square(distances).sum(axis=2))
 
 
-def posteriors(likelihoods: Floats, y: NDArray[np.int64], shares: Floats) -> Floats:
+def posteriors(likelihoods: Floats, y: NDArray[np.int64], shares: Floats, iterations: int = ITERATIONS) -> Floats:
     """[n, A]: each sample's attribute, given how often this client shows each attribute in each class."""
-    return given_shares(likelihoods, own_shares(likelihoods, y, shares)[y])
+    return given_shares(likelihoods, own_shares(likelihoods, y, shares, iterations)[y])
 
 
 def given_shares(likelihoods: Floats, shares: Floats) -> Floats:
@@ -106,17 +117,17 @@ def given_shares(likelihoods: Floats, shares: Floats) -> Floats:
     return np.asarray(posterior / posterior.sum(axis=1, keepdims=True))
 
 
-def own_shares(likelihoods: Floats, y: NDArray[np.int64], shares: Floats) -> Floats:
+def own_shares(likelihoods: Floats, y: NDArray[np.int64], shares: Floats, iterations: int = ITERATIONS) -> Floats:
     """[Y, A]: how often these samples show each attribute in each class; as all clients do in classes they have not.
 
-    Found by expectation-maximisation with the densities held fixed, from the federation's shares as a prior. Where
-    values overlap, a plain threshold would put the tail of a client's only attribute on the other side, and its
-    spurious correlation would look weaker than it is.
+    Found by expectation-maximisation with the densities held fixed, from the federation's shares as a prior (with 0
+    `iterations` it is these). Where values overlap, a plain threshold would put the tail of a client's only attribute
+    on the other side, and its spurious correlation would look weaker than it is.
     """
     weights = np.exp(likelihoods - likelihoods.max(axis=1, keepdims=True))
     present, position, sizes = np.unique(y, return_inverse=True, return_counts=True)
     own = shares[present]
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         posterior = weights * own[position]
         posterior /= posterior.sum(axis=1, keepdims=True)
         counts = np.zeros_like(own)

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from feddiverse import seeding
-from feddiverse.client import balance, consensus, evaluation, held_out, paper, secagg, training
+from feddiverse.client import balance, consensus, evaluation, held_out, noise, paper, secagg, training
 from feddiverse.client.draws import Unread
 from feddiverse.client.sketch import compress
 from feddiverse.data.federation import Samples
@@ -43,12 +42,20 @@ Answer = Callable[..., Reply]  # (task, theta, client_id, samples, model) → Re
 
 def train(task: Train, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     done = training.train(task, theta, client_id, samples, model)
-    return Reply(client_id, vector=model.vector(), metrics={"loss": done.loss, "steps": float(done.steps)})
+    metrics = {"steps": float(done.steps)} | ({} if task.noise else {"loss": done.loss})
+    vector = theta + _update(task, theta, client_id, samples, model) if task.clip else model.vector()
+    return Reply(client_id, vector=vector, metrics=metrics)
 
 
 def sketch(task: Sketch, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     training.train(task, theta, client_id, samples, model)
-    return Reply(client_id, vector=compress(model.vector() - theta, task))
+    return Reply(client_id, vector=compress(_update(task, theta, client_id, samples, model), task))
+
+
+def _update(task: Train, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Vector:
+    """What training changed, as it may leave the client."""
+    update = model.vector() - theta
+    return noise.private_update(task, update, client_id, samples) if task.clip else update
 
 
 def loss(task: Loss, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
@@ -68,9 +75,7 @@ def evaluate(task: Evaluate, theta: Vector, client_id: int, samples: Samples, mo
 
 def label_counts(task: LabelCounts, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     counts = np.bincount(samples.y, minlength=model.spec.num_classes).astype(np.float64)
-    if task.epsilon:
-        rng = seeding.rng(task.seed, "label noise", task.round, client_id)
-        counts = np.maximum(0.0, counts + rng.laplace(scale=1 / task.epsilon, size=len(counts)))
+    counts = noise.private_counts(task, counts, client_id, samples)
     return Reply(client_id, vector=counts.astype(np.float32))
 
 
@@ -78,7 +83,9 @@ def true_matrix(task: TrueMatrix, theta: Vector, client_id: int, samples: Sample
     if samples.a is None:
         return Reply(client_id, failure="the attributes of its samples are not known")
     shape = (model.spec.num_classes, _num_attributes(task, samples))
-    return Reply(client_id, vector=evaluation.group_counts(samples, shape).astype(np.float32).ravel())
+    counts = evaluation.group_counts(samples, shape).astype(np.float64)
+    counts = noise.private_counts(task, counts, client_id, samples)
+    return Reply(client_id, vector=counts.astype(np.float32).ravel())
 
 
 def _num_attributes(task: Evaluate | TrueMatrix, samples: Samples) -> int:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from feddiverse import seeding
 from feddiverse.errors import UserError
 from feddiverse.estimation.base import Estimator, Triplet
-from feddiverse.estimation.directions import Directions, Mixture, Scatter, find_directions, fit, num_features
+from feddiverse.estimation.directions import Directions, Mixture, Scatter, find_directions, fit
+from feddiverse.estimation.plausible import histogram_problem, moments_problem, triplet_problem, trusted_scatter
 from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain, Reply
 from feddiverse.server.replies import answers, triplet_in
 
@@ -37,7 +38,11 @@ NEAR = 2.0  # standard deviations: attribute values nearer than this cannot be t
 
 
 class Consensus(Estimator):
-    """Learns once how to read the attribute, from the first clients; those who come late are read the same way."""
+    """Learns once how to read the attribute, from the first clients; those who come late are read the same way.
+
+    Whose answer cannot be true is refused for good. `largest_share`: a client that alone makes up more than this part
+    of what clients differ in is left out of the sums, and named (1: nobody is; docs/trust.md).
+    """
 
     gives_matrices = True
 
@@ -48,6 +53,7 @@ class Consensus(Estimator):
         num_attributes: int = 2,
         consensus_dimensions: int = 256,
         confidence: float = 0.0,
+        largest_share: float = 0.5,
     ) -> None:
         super().__init__()
         if num_attributes > MAX_ATTRIBUTES:
@@ -60,7 +66,10 @@ class Consensus(Estimator):
         self.num_attributes = num_attributes
         self.dimensions = consensus_dimensions
         self.confidence = confidence  # posterior from which a sample is counted in a matrix
+        self.largest_share = largest_share
         self.reading: Reading | None = None
+        self.refused: set[int] = set()  # clients whose answers contradict themselves: nothing else of them is believed
+        self._counts: Mapping[int, Floats] = {}  # client → its class counts, where it has told them just now
         self.strength: float | None = None  # of what was seen, relative to chance; None: not compared (yet)
         self.separation: float | None = None  # of its values, in standard deviations; None: nothing was seen
 
@@ -69,6 +78,8 @@ class Consensus(Estimator):
         return self._learn(round, clients, ask) if self.reading is None else self.reading
 
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
+        clients = {client: size for client, size in clients.items() if client not in self.refused}
+        self._counts = {}
         reading = self.learn(round, clients, ask)
         if reading is None:
             return {}
@@ -77,12 +88,21 @@ class Consensus(Estimator):
             self.seed,
             round,
             self.dimensions,
-            **reading,
             matrix=matrix,
             confidence=self.confidence,
+            **reading,  # type: ignore[arg-type]  # arrays only
         )
         found = {}
-        for reply in answers(task, clients, ask):
+        clients = {client: size for client, size in clients.items() if client not in self.refused}
+
+        def check(reply: Reply) -> str | None:
+            num_attributes, counts = reading["shares"].shape[1], self._counts.get(reply.client)
+            return self._refuse(
+                reply,
+                triplet_problem(triplet_in(reply), clients[reply.client], self.num_classes, num_attributes, counts),
+            )
+
+        for reply in answers(task, clients, ask, check=check):
             found[reply.client] = triplet_in(reply)
             if reply.vector is not None:
                 self.matrices = self.matrices or {}
@@ -95,10 +115,23 @@ class Consensus(Estimator):
         None: too few answered.
         """
         moments = FeatureMoments(self.seed, round, self.dimensions)
-        scatter = Scatter.of(answers(moments, clients, ask, check=self._check_moments), self.num_classes)
+
+        def check(reply: Reply) -> str | None:
+            if reply.vector is None:
+                return "it sent no moments"
+            if reply.client not in clients:  # a sum of many, hidden by secure aggregation
+                return None
+            return self._refuse(reply, moments_problem(reply.vector, self.num_classes, clients[reply.client]))
+
+        replies = answers(moments, clients, ask, check=check)
+        trusted = trusted_scatter(replies, self.num_classes, max(1, self.num_attributes - 1), self.largest_share)
         self.warnings = [warning for warning in self.warnings if warning != TOO_FEW_ANSWERED]
-        if scatter is None:
+        if trusted is None:
             return None
+        for client, why in trusted.left_out.items():
+            self._warn(f"Client {client} is left out of the consensus estimator's sums: {why}.")
+        scatter, self._counts = trusted.scatter, trusted.counts
+        clients = {k: size for k, size in clients.items() if k not in self.refused and k not in trusted.left_out}
         if self.num_attributes > 1 and not scatter.can_be_compared:
             if scatter.num_clients < len(clients):
                 self.warnings.append(TOO_FEW_ANSWERED)
@@ -154,15 +187,23 @@ class Consensus(Estimator):
         }
         return {name: values.astype(np.float32) for name, values in fields.items()}
 
-    def _check_moments(self, reply: Reply) -> str | None:
-        size = 0 if reply.vector is None else reply.vector.size
-        return None if num_features(size, self.num_classes) else f"{size:,} numbers are no moments of features"
+    def _refuse(self, reply: Reply, problem: str | None) -> str | None:
+        """The problem; who has one is not asked again."""
+        if problem:
+            self.refused.add(reply.client)
+        return problem
 
     def _find_values(self, task: FeatureHistogram, clients: Mapping[int, int], ask: Ask) -> Mixture | None:
         """Where the attribute's values lie, from the sum of all clients' histograms. None: nobody answered."""
         q = task.origin.size
         counts = np.zeros(self.num_classes * task.bins**q)
-        for reply in answers(task, clients, ask, length=counts.size):
+
+        def check(reply: Reply) -> str | None:
+            told = self._counts.get(reply.client) if reply.client in clients else None
+            assert reply.vector is not None
+            return None if told is None else self._refuse(reply, histogram_problem(reply.vector, told))
+
+        for reply in answers(task, clients, ask, length=counts.size, check=check):
             counts += reply.vector
         counts = counts.reshape(self.num_classes, -1)
         middles = ((np.arange(task.bins) + 0.5) * 2 / task.bins - 1) * task.reach
@@ -186,10 +227,12 @@ class Consensus(Estimator):
         return blank | {"shares": np.ones((self.num_classes, 1), np.float32)}
 
     def state(self) -> Plain:
-        return super().state() | ({} if self.reading is None else {"reading": dict(self.reading)})
+        refused = {"refused": sorted(self.refused)} if self.refused else {}
+        return super().state() | refused | ({} if self.reading is None else {"reading": dict(self.reading)})
 
     def restore(self, state: Plain) -> None:
         super().restore(state)
+        self.refused = set(state.get("refused", ()))
         if "reading" in state:
             self.reading = {name: np.asarray(values, np.float32) for name, values in state["reading"].items()}
 

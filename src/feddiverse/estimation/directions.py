@@ -9,8 +9,6 @@ belong together.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,7 +19,6 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from feddiverse import seeding
-from feddiverse.messages import Reply
 
 Floats = NDArray[np.float64]
 
@@ -58,21 +55,6 @@ class Scatter:
     products: Floats  # [d, d]: Σ over cells of sum·sumᵀ/count
 
     @classmethod
-    def of(cls, replies: Iterable[Reply], num_classes: int) -> Self | None:
-        """Add the answers up, one at a time; None if there is none.
-
-        How many features there are, most clients tell: one of another model does not stand for the others.
-        """
-        totals: dict[int, Floats] = {}
-        times: Counter[int] = Counter()
-        for reply in replies:
-            assert reply.vector is not None
-            size = reply.vector.size
-            totals[size] = totals[size] + reply.vector if size in totals else reply.vector.astype(np.float64)
-            times[size] += 1
-        return cls.unpack(totals[times.most_common(1)[0][0]], num_classes) if totals else None
-
-    @classmethod
     def unpack(cls, total: Floats, num_classes: int) -> Self:
         """2 + Y + Y·d + d(d + 1) numbers → matrices."""
         d = num_features(total.size, num_classes)
@@ -107,6 +89,11 @@ class Scatter:
         """[d, d]: B, the scatter of the cells' means around their class's, weighted by count."""
         return np.asarray(self.products - (self.sums.T / np.maximum(self.counts, 1)) @ self.sums)
 
+    def along(self, whole: "Scatter", axes: Floats) -> Floats:
+        """[q]: how much of the scatter between clients, along each of `axes` [d, q], is of this part of the whole."""
+        off = self.sums / np.maximum(self.counts, 1)[:, None] - whole.sums / np.maximum(whole.counts, 1)[:, None]
+        return np.asarray((self.counts[:, None] * np.square(off @ axes)).sum(axis=0))
+
     @property
     def mean(self) -> Floats:
         """[d]: of all samples."""
@@ -130,17 +117,30 @@ class Directions:
 
 def find_directions(scatter: Scatter, num: int, seed: int) -> Directions:
     """The `num` directions of most scatter between clients, relative to that within."""
-    d = len(scatter.within)
-    nothing = Directions(np.zeros((d, num)), 0.0)
+    found = _leading(scatter, num)
+    if found is None:
+        return Directions(np.zeros((len(scatter.within), num)), 0.0)
+    axes, value, w = found
+    return Directions(axes, value / chance(w, scatter.freedom, seed))
+
+
+def leading_axes(scatter: Scatter, num: int) -> Floats | None:
+    """The axes of `find_directions` alone, which are found at once; None where there is nothing to compare."""
+    found = _leading(scatter, num)
+    return None if found is None else found[0]
+
+
+def _leading(scatter: Scatter, num: int) -> tuple[Floats, float, Floats] | None:
+    """Axes [d, num], the leading eigenvalue, and W of the features that vary, each divided by its deviation."""
     if not scatter.can_be_compared:
-        return nothing
+        return None
     covariance = scatter.within / scatter.spare
     variances = np.diag(covariance)
     # Answers are float32: what hardly varies around a large mean comes as rounding errors.
     least = np.maximum(1e-10 * variances.max(initial=0.0), LEAST_SPREAD * scatter.mean**2)
     alive = np.flatnonzero(variances > least)
     if len(alive) < num:
-        return nothing
+        return None
     scale = 1 / np.sqrt(variances[alive])
     w = covariance[np.ix_(alive, alive)] * scale * scale[:, None]
     b = scatter.between[np.ix_(alive, alive)] * scale * scale[:, None]
@@ -148,9 +148,9 @@ def find_directions(scatter: Scatter, num: int, seed: int) -> Directions:
     values, vectors = scipy.linalg.eigh(
         b - scatter.freedom * w, w + RIDGE * np.eye(len(w)), subset_by_index=[len(w) - num, len(w) - 1]
     )
-    axes = np.zeros((d, num))
+    axes = np.zeros((len(scatter.within), num))
     axes[alive] = vectors[:, ::-1] * scale[:, None]
-    return Directions(axes, float(values[-1] / chance(w, scatter.freedom, seed)))
+    return axes, float(values[-1]), w
 
 
 def chance(w: Floats, freedom: int, seed: int) -> float:

@@ -103,7 +103,9 @@ class Config:
     )
     rebalance: bool = _key(False, "solve the last layer anew at the end, every hidden group of equal weight")
     rebalance_dimensions: int = _key(2048, "rebalance: features beyond so many are projected at random", low=1)
-    coverage: float = _key(0.0, "feddiverse's guard against asking the same few clients; 0: the paper's rule", low=0)
+    coverage: float = _key(0.0, "nobody is chosen more than so many times as often as uniformly; 0: no bound", low=0)
+    smoothing: float = _key(0.0, "feddiverse: added to triplets before normalising; 0: the paper's rule", low=0)
+    loss_quantile: float = _key(1.0, "pow_d, oort: losses above this quantile count as it; 1: all", above=0, high=1)
     pow_d_candidates: int = _key(0, "pow_d's d; 0: every client", low=0)
     fedpns_alpha: float = _key(2.0, "FedPNS α", above=0)
     fedpns_beta: float = _key(0.7, "FedPNS β", low=0)
@@ -114,6 +116,10 @@ class Config:
     attribute_steps: int = _key(10, "paper estimator: steps of the attribute classifier", low=1)
     consensus_dimensions: int = _key(256, "consensus estimator: dimensions features are projected to", low=1)
     num_attributes: int = _key(0, "attribute values assumed by estimators; 0: the federation's, or 2", low=0)
+    privacy_epsilon: float = _key(0.0, "ε of the noise on each table of counts that leaves a client; 0: none", low=0)
+    privacy_clip: float = _key(0.0, "length to which clients cut their updates; 0: as they are", low=0)
+    privacy_noise: float = _key(0.0, "noise on updates: its deviation as a multiple of privacy_clip", low=0)
+    privacy_delta: float = _key(1e-5, "δ for which the ε of updates is told", above=0, below=1)
     secure_sums: bool = _key(False, "hide clients' parts of sums from the server (secure aggregation, docs/trust.md)")
     secure_threshold: float = _key(
         2 / 3, "secure sums: share of a client's neighbours that must stay to the end", above=0.5, high=1
@@ -231,6 +237,9 @@ def from_mapping(values: Mapping[str, Any], where: str = "") -> Config:
 def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     """Shorthands and the keys of older configs, as today's keys."""
     keys = dict(values)
+    if isinstance(keys.get("privacy"), Mapping):  # a table of a TOML file
+        keys |= {f"privacy.{name}": value for name, value in keys.pop("privacy").items()}
+    keys = {name.replace("privacy.", "privacy_"): value for name, value in keys.items()}
     if isinstance(keys.get("federation"), str):
         keys["federation"] = full_name(keys["federation"])
     if "optimizer" in keys:
@@ -252,13 +261,19 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
         own = {name: keys[name] for name in ("prox_mu", "objective") if keys.get(name)}
         keys = {**keys, **shorthand, **own}
     recipe = keys.pop("recipe", "")
-    if recipe:
-        if recipe != "balanced":
-            raise UserError(f"There is no recipe '{recipe}'; choose balanced, or leave it out.")
-        keys = {**_balanced(str(keys.get("federation", "")), keys.get("image_size") or 0), **keys}
+    for name in str(recipe).split("+") if recipe else ():
+        if name not in ("balanced", "robust"):
+            raise UserError(f"There is no recipe '{name}'; choose balanced, robust, balanced+robust, or leave it out.")
+        balanced = name == "balanced"
+        own = _balanced(str(keys.get("federation", "")), keys.get("image_size") or 0) if balanced else ROBUST
+        keys = {**own, **keys}
     if keys.get("objective") == "fedprox":
         keys = {**keys, "objective": "cross_entropy", "prox_mu": keys.get("prox_mu") or FEDPROX_MU}
     return keys
+
+
+ROBUST: dict[str, Any] = {"average": "clipped_mean", "coverage": 1.5, "smoothing": 0.02, "loss_quantile": 0.75}
+"""The recipe `robust`: bounds on what one client can do to the model and to the choice of clients (docs/trust.md)."""
 
 
 def _balanced(federation: str, image_size: int) -> dict[str, Any]:

@@ -264,7 +264,7 @@ def _discover(opened: Opened, workers: int, device: str, tell: Callable[[str], N
         theta = pretrain(opened, engine, tell)
         tell("comparing clients")
         truth = TruthKept(engine)
-        meter = Meter(truth, opened.secure_sums)
+        meter = Meter(truth, opened.privacy)
         found = estimator.estimate(config.pretraining_rounds + 1, engine.clients, meter.with_theta(theta))
         if not found:
             why = " ".join(meter.warnings())

@@ -53,7 +53,7 @@ def estimates(config: Config, names: Sequence[str], *, workers: int, device: str
         for name, estimator in estimators.items():
             tell(name)
             truth, started = TruthKept(engine), time.perf_counter()
-            meter = Meter(truth, opened.secure_sums)
+            meter = Meter(truth, opened.privacy)
             found = estimator.estimate(config.pretraining_rounds + 1, engine.clients, meter.with_theta(theta))
             wall = time.perf_counter() - started
             if not found:

@@ -16,12 +16,15 @@ from feddiverse.errors import UserError
 from feddiverse.estimation.balancer import CONFIDENCE, Balancer, Head
 from feddiverse.estimation.base import Estimator
 from feddiverse.estimation.consensus import Consensus
-from feddiverse.experiment.config import PARTS, Config, settings
-from feddiverse.messages import Train, Vector
+from feddiverse.experiment import accounting
+from feddiverse.experiment.config import ESTIMATING, PARTS, Config, settings
+from feddiverse.messages import PaperTriplet, Summed, Train, Vector
 from feddiverse.selection.base import Selector
+from feddiverse.selection.limited import limited
 from feddiverse.server.aggregation import Aggregator, FedAvg
 from feddiverse.server.averages import Average
 from feddiverse.server.objectives import Objective
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.rounds import Plan
 from feddiverse.server.secagg import SecureSums
 
@@ -88,7 +91,7 @@ class Opened:
 
     def selector(self) -> Selector:
         made: Selector = self._part("selector")
-        return made
+        return limited(made, self.config.coverage)
 
     def aggregator(self) -> Aggregator:
         made: Aggregator = self._part("aggregator")
@@ -136,12 +139,9 @@ class Opened:
         return copy.deepcopy(made) if made is part else made  # a run keeps its state to itself
 
     @property
-    def secure_sums(self) -> SecureSums | None:
-        """How sums over clients are hidden from the server, where the config asks for it."""
-        config = self.config
-        if not config.secure_sums:
-            return None
-        return SecureSums(config.secure_threshold, config.secure_neighbours, config.secure_bits)
+    def privacy(self) -> Privacy:
+        """What clients protect of what they send."""
+        return privacy_of(self.config)
 
     @property
     def plan(self) -> Plan:
@@ -167,7 +167,7 @@ class Opened:
             pretraining=FedAvg(config.weighting),
             balanced_draws=config.draw == "balanced",
             test_attributes_known=self.federation.test_attributes_known,
-            sums=self.secure_sums,
+            privacy=self.privacy,
         )
 
 
@@ -175,8 +175,7 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
     """Open what the config names. Mistakes are told before anything slow starts: names, then data, then weights."""
     objects = objects or Objects()
     check_names(config, objects)
-    if config.secure_sums:
-        secagg.check_installed()
+    check_privacy(config)
     if objects.federation is None and config.federation == "arrays":
         raise UserError(
             "The data of this run were arrays in memory: go on with it in Python, by the same fd.train(…, out=…)."
@@ -204,6 +203,31 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
             " another, such as consensus."
         )
     return Opened(config, objects, federation, starting_weights(config))
+
+
+def privacy_of(config: Config) -> Privacy:
+    """What the keys `privacy_*` and `secure_*` ask for."""
+    sums = SecureSums(config.secure_threshold, config.secure_neighbours, config.secure_bits)
+    return Privacy(
+        config.privacy_epsilon, config.privacy_clip, config.privacy_noise, sums if config.secure_sums else None
+    )
+
+
+def check_privacy(config: Config) -> None:
+    """Refuse what would protect nothing, and what needs a library that is not there."""
+    if config.secure_sums:
+        secagg.check_installed()
+    if config.privacy_noise and not config.privacy_clip:
+        raise UserError("privacy_noise is a multiple of privacy_clip, which is 0: set privacy_clip as well.")
+    if config.privacy_noise:
+        accounting.check_installed()
+    balances = config.rebalance or config.draw == "balanced"
+    asked = (
+        {"consensus": Summed, "paper": PaperTriplet}.get(config.estimator) if config.selector in ESTIMATING else None
+    )
+    for kind in (asked, Summed if balances else None):
+        if kind is not None:
+            privacy_of(config).check(kind, hidden=kind is Summed and config.secure_sums)
 
 
 def check_names(config: Config, objects: Objects | None = None) -> None:

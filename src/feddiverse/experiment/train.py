@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from feddiverse import registry
 from feddiverse.data.federation import Federation
 from feddiverse.errors import RunError, UserError
-from feddiverse.experiment import environment
+from feddiverse.experiment import accounting, environment
 from feddiverse.experiment.checkpoint import Snapshot, Writer
 from feddiverse.experiment.config import PARTS, Config, from_mapping
 from feddiverse.experiment.opening import Objects, Opened, open_run
@@ -43,6 +43,10 @@ from feddiverse.server.meter import Meter
 from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Round, rounds
 
 log = logging.getLogger("feddiverse")
+
+UPDATES_WITHOUT_NOISE = (
+    "privacy_epsilon covers tables of counts only: updates leave clients without noise (privacy_clip, privacy_noise)."
+)
 
 OnRound = Callable[[dict[str, Any]], Any]
 """Called with each round's record, as `rounds.jsonl` has it; returning False ends the run, cleanly."""
@@ -194,6 +198,8 @@ class _Run:
             self._news = self._describe(directory)
             snapshot = directory.go_back_to_checkpoint()
             self.history = read_records(directory.path)
+        if self.config.privacy_epsilon and not self.config.privacy_noise:
+            self._news.append(UPDATES_WITHOUT_NOISE)
         if opened.assumption and "estimator" in self.selector.findings():
             self._news.append(opened.assumption)
         if snapshot is None:
@@ -207,6 +213,7 @@ class _Run:
         self.start = snapshot
         self._told = {warning for record in self.history for warning in record["warnings"]}
         self._triplets: dict[str, Any] = {}
+        self._afterwards: dict[str, Any] = {"selected": []}  # what clients told after the last round, as in a record
 
     def _describe(self, directory: RunDirectory) -> list[str]:
         """`environment.json`, `federation.json` and `model.json`; later sessions must have the same data and starting
@@ -240,7 +247,7 @@ class _Run:
                 if on_round and on_round(self.history[-1]) is False:
                     stopped = True
                     if done.tested is None and self.evaluation.is_possible:
-                        meter = Meter(self._truth, self.plan.sums)
+                        meter = Meter(self._truth, self.plan.privacy)
                         tested = self.evaluation(done.round, theta, self._truth.clients, meter)
                         self._add_test(replace(done, tested=tested))
                     break
@@ -273,7 +280,8 @@ class _Run:
     def _rebalance(self, theta: Vector) -> tuple[Vector, dict[str, Any]] | None:
         """θ with its head solved anew, and what `result.json` says of it; None where no attribute is seen."""
         assert self.balancer is not None
-        started, meter, number = time.perf_counter(), Meter(self._truth, self.plan.sums), self.history[-1]["round"] + 1
+        started, number = time.perf_counter(), self.history[-1]["round"] + 1
+        meter = Meter(self._truth, self.plan.privacy)
         self.balancer.learn(number, self._truth.clients, meter.with_theta(self.balancer.theta))
         solved = self.balancer.solve(number, theta, self.opened.head(), meter.with_theta(theta))
         if solved is None:
@@ -281,6 +289,7 @@ class _Run:
         changed, settings = solved
         possible = self.evaluation.is_possible
         tested = self.evaluation(number, changed, self._truth.clients, meter) if possible else None
+        self._afterwards["tables"] = dict(meter.tables)
         traffic = meter.take()
         return changed, {
             **accuracies_of(tested),
@@ -349,6 +358,8 @@ class _Run:
         result = summary(
             self.history, federation.counts, self.config, self._seconds, digest(theta), federation.client_names
         )
+        if told := accounting.spent(self.config, [*self.history, self._afterwards]):
+            result["privacy"] = told
         if self.config.rebalance:  # None: no attribute was seen, so there was nothing to balance
             result["rebalanced"] = rebalanced and rebalanced[1]
             if rebalanced and self.directory is not None:

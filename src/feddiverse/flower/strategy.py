@@ -27,7 +27,9 @@ from feddiverse.flower.engine import NAMED, FlowerEngine, Timeouts
 from feddiverse.messages import MOST, Plain, Reply, Task, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.selection.hcsfed import HCSFed
+from feddiverse.selection.limited import limited
 from feddiverse.server.meter import Meter
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.rounds import checked_choice
 from feddiverse.server.secagg import SecureSums
 
@@ -62,19 +64,23 @@ class Selecting(Strategy):
         pretraining_rounds: int | None = None,
         query_timeout: float = 600.0,
         secure_sums: SecureSums | bool = False,
+        privacy_epsilon: float = 0.0,
         **settings: Any,
     ) -> None:
         """`pretraining_rounds`: rounds in which every client trains before the first choice (default: one for selectors
-        that estimate triplets). `secure_sums`: hide clients' parts of sums from the server."""
+        that estimate triplets). `secure_sums`: hide clients' parts of sums from the server.
+        `privacy_epsilon`: ε of the noise on each table of counts; your app trains, so noise on updates is its own."""
         self.strategy = strategy
-        self.selector = _make(selector, {**settings, "seed": seed})
-        _check_answerable(self.selector)
+        made = _make(selector, {**settings, "seed": seed})
+        _check_answerable(made)
         if pretraining_rounds is None:
-            pretraining_rounds = int(hasattr(self.selector, "estimator"))
+            pretraining_rounds = int(hasattr(made, "estimator"))
+        self.selector = limited(made, float(settings.get("coverage", 0.0)))
         self.pretraining_rounds = pretraining_rounds
         self.chosen: dict[int, list[int]] = {}  # round → the clients asked to train
         self._seed = seed
-        self._sums = SecureSums() if secure_sums is True else secure_sums or None
+        sums = SecureSums() if secure_sums is True else secure_sums or None
+        self._privacy = Privacy(privacy_epsilon, sums=sums)
         self._timeouts = Timeouts(query=query_timeout, hello=query_timeout)
         self._engine: FlowerEngine | None = None
         self._warned: set[str] = set()
@@ -110,7 +116,7 @@ class Selecting(Strategy):
         self, server_round: int, k: int, clients: Mapping[int, int], engine: FlowerEngine, model: RecordDict
     ) -> list[int]:
         """The selector's choice, told in one line; whose answers it could not use is told too."""
-        meter = Meter(_AppEngine(engine, model), self._sums)
+        meter = Meter(_AppEngine(engine, model), self._privacy)
         rng = seeding.rng(self._seed, "select", server_round)
         wanted = self.selector.choose(server_round, k, clients, meter.with_theta(NO_THETA), rng)
         chosen = _still_there(checked_choice(wanted, clients), engine.nodes, rng)

@@ -32,6 +32,19 @@ def lowest(ids: Ids, scores: Floats, k: int, rng: np.random.Generator) -> list[i
     return take(ids, np.lexsort((rng.random(len(ids)), scores)), k)
 
 
+def clipped(values: Floats, quantile: float) -> Floats:
+    """Values above the `quantile` of them as that one of them; 1: as they are.
+
+    Of n values the ⌈quantile·n⌉-th smallest is the largest that is left, so it is an honest one's as long as less than
+    a share of 1 − `quantile` lie.
+    """
+    if not len(values) or quantile >= 1:
+        return values
+    place = max(0, int(np.ceil(quantile * len(values) - 1e-9)) - 1)
+    limited: Floats = np.minimum(values, np.sort(values)[place])
+    return limited
+
+
 def one_of(candidates: NDArray[np.intp], rng: np.random.Generator) -> int:
     """One of `candidates`, uniformly."""
     return int(candidates[rng.integers(len(candidates))])

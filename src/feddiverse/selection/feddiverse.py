@@ -1,6 +1,5 @@
 """FedDiverse: clients whose kinds of heterogeneity complement each other (paper, Sec. IV)."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -13,6 +12,7 @@ from feddiverse.selection.base import Selector
 from feddiverse.selection.draws import Floats, Ids, lowest, sorted_ids
 from feddiverse.selection.feddiverse_pool import Pool, arrange
 from feddiverse.selection.feddiverse_rule import choose_as_released, choose_as_written
+from feddiverse.selection.limited import resting
 
 FEW = 4096  # up to this many clients scanning them all is faster than laying out a pool
 
@@ -27,14 +27,21 @@ class FedDiverse(Selector):
     `coverage` (ours, not the paper's; 0: off) keeps the rule from asking the same few clients again and again: a
     client rests while it has been chosen `coverage` times as often as uniform selection would have chosen it.
 
+    `smoothing` (ours; 0: off) is added to every dimension before a triplet is normalised. A triplet of zeros, or hardly
+    more than what few samples give by chance, then leans to no side, where by the paper's rule zeros are least aligned
+    with everyone, and anything just above them is as far out as a whole federation of one class.
+
     `rule`: the `paper`'s text, or what its `released` code does (`choose_as_released` says where they differ).
     """
 
-    def __init__(self, estimator: Estimator, coverage: float = 0.0, rule: str = "paper") -> None:
+    def __init__(
+        self, estimator: Estimator, coverage: float = 0.0, smoothing: float = 0.0, rule: str = "paper"
+    ) -> None:
         if rule not in ("paper", "released"):
             raise UserError(f"selector.rule must be 'paper' or 'released', not {rule!r}.")
         self.estimator = estimator
         self.coverage = coverage
+        self.smoothing = smoothing
         self.rule = rule
         self._triplets: dict[int, list[float]] = {}
         self._times_chosen: Counter[int] = Counter()
@@ -43,10 +50,10 @@ class FedDiverse(Selector):
     def choose(self, round: int, k: int, clients: Mapping[int, int], ask: Ask, rng: np.random.Generator) -> list[int]:
         unknown = self._estimate(round, clients, ask)
         ids = sorted_ids(clients)
-        resting = self._resting(ids, k)
-        without = np.union1d(unknown, resting)
+        away = self._resting(ids, k)
+        without = np.union1d(unknown, away)
         chosen = self._diverse(ids, without, k, rng)
-        for spare in (np.setdiff1d(unknown, resting), resting):  # only where the rule has too few to choose from
+        for spare in (np.setdiff1d(unknown, away), away):  # only where the rule has too few to choose from
             chosen += lowest(spare, self._times(spare), k - len(chosen), rng)
         self._times_chosen.update(chosen)
         return chosen
@@ -64,14 +71,16 @@ class FedDiverse(Selector):
         """The rule's choice among `ids` but those in `without`."""
         if len(ids) <= FEW or self.rule == "released":
             ids = np.setdiff1d(ids, without)
-            rule = choose_as_released if self.rule == "released" else choose_as_written
-            positions = rule(self._matrix(ids), k, rng)
+            if self.rule == "released":
+                positions = choose_as_released(self._matrix(ids), k, rng)
+            else:
+                positions = choose_as_written(self._matrix(ids), k, rng, self.smoothing)
             arranged = ids
         else:
             if self._pool is None or not np.array_equal(self._pool[0], ids):
                 matrix = self._matrix(ids)
-                order = arrange(matrix)
-                self._pool = ids, ids[order], Pool(matrix[order])
+                order = arrange(matrix, self.smoothing)
+                self._pool = ids, ids[order], Pool(matrix[order], self.smoothing)
             _, arranged, pool = self._pool
             positions = pool.choose(k, rng, np.flatnonzero(np.isin(arranged, without)).tolist())
         chosen: list[int] = arranged[positions].tolist()
@@ -84,12 +93,7 @@ class FedDiverse(Selector):
 
     def _resting(self, ids: Ids, k: int) -> Ids:
         """Who was chosen so often that `coverage` gives others a turn."""
-        if not self.coverage:
-            return ids[:0]
-        times = self._times(ids)
-        uniform_share = (times.sum() + k) / max(1, len(ids))
-        resting: Ids = ids[times >= math.ceil(self.coverage * uniform_share)]
-        return resting
+        return resting(ids, self._times(ids), k, self.coverage) if self.coverage else ids[:0]
 
     def _times(self, ids: Ids) -> Floats:
         return np.fromiter((self._times_chosen[i] for i in ids.tolist()), np.float64, len(ids))

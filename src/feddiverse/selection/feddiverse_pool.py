@@ -15,9 +15,9 @@ from feddiverse.selection.feddiverse_rule import LEADING, TIE, along, normalise,
 POINTS_PER_CELL = 1024
 
 
-def arrange(triplets: Floats) -> NDArray[np.intp]:
+def arrange(triplets: Floats, smoothing: float = 0.0) -> NDArray[np.intp]:
     """An order in which clients with the same normalised triplet stand together."""
-    return np.lexsort(normalise(triplets).T)
+    return np.lexsort(normalise(triplets, smoothing).T)
 
 
 class Pool:
@@ -27,8 +27,8 @@ class Pool:
     to be is the draw's business.
     """
 
-    def __init__(self, triplets: Floats) -> None:
-        normalised = normalise(triplets)
+    def __init__(self, triplets: Floats, smoothing: float = 0.0) -> None:
+        normalised = normalise(triplets, smoothing)
         self._starts = np.flatnonzero(np.r_[True, (normalised[1:] != normalised[:-1]).any(axis=1)])
         self._points = normalised[self._starts]
         self._left_at = np.diff(self._starts, append=len(triplets))  # clients left at each point

@@ -14,21 +14,25 @@ TIE = 1e-12  # values this close are equal: equal matrices in another order roun
 TICKETS = 2**32  # of a weight of one; sums of a billion clients still fit 64 bits
 
 
-def normalise(triplets: Floats) -> Floats:
-    """Δ̲ [K, 3]: every triplet divided by its sum; a zero triplet stays zero, and so complements any other."""
-    triplets = np.asfortranarray(triplets)  # one dimension at a time is read, by the million
+def normalise(triplets: Floats, smoothing: float = 0.0) -> Floats:
+    """Δ̲ [K, 3]: every triplet divided by its sum; a zero triplet stays zero, and so complements any other.
+
+    With `smoothing` ε (not the paper's) Δ̲ = (Δ + ε)/(‖Δ‖₁ + 3ε), and a zero triplet is as near to every kind.
+    """
+    triplets = np.asfortranarray(triplets + smoothing)  # one dimension at a time is read, by the million
     sums = triplets.sum(axis=1, keepdims=True)
     normalised: Floats = np.divide(triplets, sums, out=np.zeros_like(triplets), where=sums > 0)
     return normalised
 
 
-def choose_as_written(triplets: Floats, k: int, rng: np.random.Generator) -> list[int]:
+def choose_as_written(triplets: Floats, k: int, rng: np.random.Generator, smoothing: float = 0.0) -> list[int]:
     """Sec. IV-B, step by step: `k` positions of `triplets` [K, 3], each a [CI, AI, SC], in the order they are picked.
 
     Where the paper's rule says nothing, one of those left is drawn uniformly: all values of the leading dimension are
     zero; the triplet of k_p is zero; the cross product vanishes; several clients are equally good.
+    `smoothing`: see `normalise`; 0 is the paper's rule.
     """
-    normalised = normalise(triplets)
+    normalised = normalise(triplets, smoothing)
     weights = tickets(np.asfortranarray(triplets))
     left = np.ones(len(triplets), bool)
     chosen: list[int] = []

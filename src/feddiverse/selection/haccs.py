@@ -49,9 +49,8 @@ class HACCS(LabelSelector):
     """Places for clusters of clients with similar labels, in proportion to the mean squared loss of each; any client
     within. Clusters nobody was heard of yet count as much as the worst of the others.
 
-    `epsilon` > 0: clients add Laplace noise of scale 1/ε to their counts before they send them. The noise is drawn from
-    the run's seed, as all randomness is, so that a run can be repeated: this shows what the noise costs, and hides
-    nothing from a server that knows the seed.
+    `epsilon` > 0: clients add discrete Laplace noise to their counts before they send them, as with the config key
+    `privacy_epsilon` (docs/trust.md).
     """
 
     def __init__(self, seed: int, num_classes: int, epsilon: float = 0.0) -> None:
@@ -61,7 +60,7 @@ class HACCS(LabelSelector):
         self._clustered: tuple[Floats, NDArray[np.intp]] | None = None  # clusters of these counts
 
     def question(self, round: int) -> LabelCounts:
-        return LabelCounts(self.seed, round, self.epsilon)
+        return LabelCounts(self.seed, round, epsilon=self.epsilon)
 
     def pick(self, ids: NDArray[np.int64], counts: Floats, k: int, rng: np.random.Generator) -> list[int]:
         if self._clustered is None or not np.array_equal(self._clustered[0], counts):

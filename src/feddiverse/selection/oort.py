@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from feddiverse.messages import Ask, Loss, Plain
 from feddiverse.selection.base import Selector
-from feddiverse.selection.draws import by_weight, sorted_ids
+from feddiverse.selection.draws import by_weight, clipped, sorted_ids
 from feddiverse.server.replies import answers
 
 Floats = NDArray[np.float64]
@@ -34,10 +34,14 @@ class Oort(Selector):
     pass and gives a similar number: of the model before its training, in evaluation mode.
 
     A client that gives no loss rests for 2, 4, 8, … rounds (ours): else it would stay new, and be tried every round.
+
+    `loss_quantile` (ours; 1: off): rewards above this quantile count as it before all else. Oort itself clips the
+    utilities but scales by the largest unclipped, so one false loss makes those of all others vanish.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, loss_quantile: float = 1.0) -> None:
         self.seed = seed
+        self.loss_quantile = loss_quantile
         self._utility: dict[int, tuple[float, int]] = {}  # client → its utility, and in which round it was learnt
         self._failed: dict[int, tuple[int, int]] = {}  # client → how often in a row it gave no loss, and when last
         self._exploration = FIRST_EXPLORATION
@@ -96,11 +100,12 @@ class Oort(Selector):
         which is what the authors' code registers new clients with.
         """
         utilities, last = np.array([self._utility[i] for i in ids.tolist()], np.float64).T
-        rewards = np.concatenate([utilities, sizes_of_new])
+        rewards = clipped(np.concatenate([utilities, sizes_of_new]), self.loss_quantile)
         lowest = rewards.min() * 0.999
         width = max(rewards.max() - lowest, 1e-4)
-        clipped = np.minimum(utilities, np.sort(rewards)[min(int(CLIP * len(rewards)), len(rewards) - 1)])
-        scores: Floats = (clipped - lowest) / width + np.sqrt(0.1 * np.log(self._num_rounds) / last)
+        limit = np.sort(rewards)[min(int(CLIP * len(rewards)), len(rewards) - 1)]
+        scores: Floats = (np.minimum(utilities, limit) - lowest) / width
+        scores += np.sqrt(0.1 * np.log(self._num_rounds) / last)
         return scores
 
     def _explore(

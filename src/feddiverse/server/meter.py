@@ -5,11 +5,23 @@ It also remembers whose answers to a selector's questions were of no use, so tha
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from feddiverse.messages import AdvertiseKeys, Engine, LabelCounts, Reply, Summed, Task, Train, TrueMatrix, Vector
+from feddiverse.messages import (
+    AdvertiseKeys,
+    Counted,
+    Engine,
+    LabelCounts,
+    Reply,
+    Summed,
+    Task,
+    Train,
+    TrueMatrix,
+    Vector,
+)
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.replies import CheckedAsk, Door
-from feddiverse.server.secagg import SecureSums
 
 Traffic = dict[str, dict[str, float]]
 
@@ -33,17 +45,20 @@ class Meter:
     An engine that is not behind the door yet is put there: every reply is checked before it is counted.
     """
 
-    def __init__(self, engine: Engine, sums: SecureSums | None = None):
-        """`sums`: how sums are hidden; None: the server sees each client's part."""
+    def __init__(self, engine: Engine, privacy: Privacy | None = None):
         self._engine = engine if isinstance(engine, Door) else Door(engine)
-        self.sums = sums
+        self.privacy = privacy or Privacy()
+        self.tables: Counter[int] = Counter()  # client → tables of counts that left it with noise
         self._traffic: Traffic = {}
         self._useless: dict[str, dict[int, str]] = {}  # kind of question → client → why its answer is none
         self.lost: set[int] = set()  # clients that were asked something and whose answer was lost on its way
         self.waited = 0.0  # wall-clock seconds spent waiting for replies since the last `take`
 
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
-        """The engine's `ask`, counted."""
+        """The engine's `ask`, counted; with the privacy that was agreed upon."""
+        task = self.privacy.applied(task)
+        if isinstance(task, Counted) and task.epsilon:
+            self.tables.update(clients)
         row = self._row(kind(task))
         down = task.num_bytes + (0 if isinstance(task, WITHOUT_THETA) else theta.nbytes)
         row["messages"] += len(clients)
@@ -105,6 +120,7 @@ class Meter:
     def take(self) -> Traffic:
         """What was counted since the last call."""
         traffic, self._traffic, self._useless, self.lost, self.waited = self._traffic, {}, {}, set(), 0.0
+        self.tables = Counter()
         return traffic
 
 
@@ -118,8 +134,9 @@ class Asking(CheckedAsk):
         self._meter.leave_out(task, client, why)
 
     def __call__(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
-        if self._meter.sums is not None and isinstance(task, Summed):
-            replies = self._meter.sums.ask(task, clients, self._plainly)
+        sums = self._meter.privacy.sums
+        if sums is not None and isinstance(task, Summed):
+            replies = sums.ask(task, clients, self._plainly)
         else:
             replies = self._plainly(task, clients)
         for reply in replies:

@@ -19,8 +19,8 @@ from feddiverse.server.evaluation import Evaluation, Tested, TestSet, of_test_se
 from feddiverse.server.groups import Accuracies
 from feddiverse.server.meter import EVALUATION, Meter, Traffic
 from feddiverse.server.objectives import Objective
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.replies import TrainedReplies
-from feddiverse.server.secagg import SecureSums
 
 MAX_LOST_IN_A_ROW = 3
 
@@ -32,7 +32,7 @@ class Plan:
     `balanced_draws`: clients draw their samples so that every hidden group counts equally.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
-    `sums`: how sums over clients are hidden from the server; None: not.
+    `privacy`: what clients protect of what they send.
     """
 
     train: Train
@@ -43,7 +43,7 @@ class Plan:
     balanced_draws: bool = False
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
-    sums: SecureSums | None = None
+    privacy: Privacy = field(default_factory=Privacy)
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Round:
     traffic: Traffic
     lost_in_a_row: int
     lost: list[int] = field(default_factory=list)  # clients with an answer that never came: another run may get it
+    tables: Mapping[int, int] = field(default_factory=dict)  # client → tables that left it with noise
 
     @property
     def test(self) -> Accuracies | None:
@@ -84,7 +85,7 @@ def rounds(
     average: Average | None = None,
 ) -> Iterator[Round]:
     """Rounds `done + 1 … plan.rounds` from θ. T counts model updates, so the pre-training rounds are part of it."""
-    meter, evaluating = Meter(engine, plan.sums), Meter(engine, plan.sums)
+    meter, evaluating = Meter(engine, plan.privacy), Meter(engine, plan.privacy)
     evaluation = of_test_set(evaluate, plan.test_attributes_known)
     objective = objective or Objective()
     average = average or Average()
@@ -144,6 +145,7 @@ def rounds(
             tested=tested,
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
+            tables=dict(meter.tables + evaluating.tables),
             lost_in_a_row=lost_in_a_row,
             lost=sorted(meter.lost | evaluating.lost),
             traffic=meter.take() | evaluating.take_as(EVALUATION),
