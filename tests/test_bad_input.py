@@ -116,6 +116,7 @@ def test_signs_of_mathematics_in_names_are_drawn_as_they_are(tmp_path: Path) -> 
 def test_a_penalty_beyond_all_numbers_takes_all_of_a_chance() -> None:
     selector = FedPNS(fedpns_alpha=1e308, fedpns_beta=5.0)
     theta = np.zeros(2, np.float32)
+    selector.choose(1, 5, dict.fromkeys(range(5), 1), lambda *_: iter(()), np.random.default_rng(0))
     vectors = {0: [1, 0], 1: [1, 0], 2: [1, 0], 3: [1, 0], 4: [-1, 0]}
     selector.observe(1, theta, [Reply(k, 1, np.array(v, np.float32), {"steps": 1.0}) for k, v in vectors.items()])
     assert selector.findings() == {"times_flagged": {"4": 1}}

@@ -257,7 +257,7 @@ class Summed(Projected):
         return Form(payload=True) if self.bits else self.plain_form(num_examples)
 
     def plain_form(self, num_examples: int) -> Form:
-        """What the vector looks like where it is not masked."""
+        """What the vector looks like where it is not masked; what more can be known of it, `estimation.plausible` says."""
         return Form(numbers=ANY)
 
 
@@ -314,9 +314,6 @@ class FeatureHistogram(Summed):
     origin: NDArray[np.float32]  # [q]
     bins: int = 128
     reach: float = 5.0
-
-    def plain_form(self, num_examples: int) -> Form:
-        return Form(numbers=(0, num_examples), total=(0, num_examples))
 
 
 @dataclass(frozen=True, kw_only=True)
