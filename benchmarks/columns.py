@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feddiverse.experiment.finished import Run
 from feddiverse.report.results import load
+from feddiverse.report.statistics import paired_difference
 
 Cells = dict[str, dict[str, dict[int, Run]]]  # column → method → seed → run
 
@@ -32,17 +33,23 @@ def main() -> None:
 
 
 def compared(cells: Cells, one: str, other: str) -> str:
-    """`one` minus `other` in percentage points, paired by seed: each column's mean, and the mean of those."""
+    """`one` minus `other` in percentage points, paired by seed: each column's mean, and the mean of those with its
+    interval over seeds. The columns are no sample: the interval says nothing of other federations."""
     pairs = {
-        column: [100 * (methods[one][s].worst_accuracy - methods[other][s].worst_accuracy)
-                 for s in sorted(methods[one].keys() & methods[other].keys())]
+        column: {s: 100 * (methods[one][s].worst_accuracy - methods[other][s].worst_accuracy)
+                 for s in sorted(methods[one].keys() & methods[other].keys())}
         for column, methods in cells.items()
     }  # fmt: skip
-    means = {column: float(np.mean(found)) for column, found in pairs.items()}
-    every = [difference for found in pairs.values() for difference in found]
+    means = {column: float(np.mean(list(found.values()))) for column, found in pairs.items()}
+    every = [difference for found in pairs.values() for difference in found.values()]
+    in_all = set.intersection(*(set(found) for found in pairs.values()))
+    of_seed = {s: float(np.mean([found[s] for found in pairs.values()])) for s in sorted(in_all)}
+    interval = paired_difference(of_seed, dict.fromkeys(of_seed, 0.0))
+    bounds = "" if interval is None or interval.low is None else f" [{interval.low:+.1f}, {interval.high:+.1f}]"
     each = ", ".join(f"{column} {mean:+.2f}" for column, mean in means.items())
     higher = sum(difference > 0 for difference in every)
-    return f"{one} − {other}: {np.mean(list(means.values())):+.2f} ({each}), higher in {higher} of {len(every)} pairs"
+    mean = np.mean(list(means.values()))
+    return f"{one} − {other}: {mean:+.2f}{bounds} ({each}), higher in {higher} of {len(every)} pairs"
 
 
 def rarest(column: str, run: Run) -> str:

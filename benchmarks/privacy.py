@@ -28,15 +28,14 @@ from feddiverse.server.secagg import SecureSums
 
 RESULT = Path(__file__).parent.parent / "results" / "privacy.json"
 
-FEDERATIONS = ("digits-gsc", "gai:digits", "dist:digits")
+FEDERATIONS = ("digits-gsc", "gai:digits")
 SEEDS = (0, 1, 2)
 BITS = (None, 32, 24, 16, 8, 4)  # None: plain sums
 EPSILONS = (None, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25)  # None: no noise
-TRAINING_SEEDS = (0, 1, 2, 3, 4)
 TRAINING_EPSILONS = (None, 4.0, 1.0, 0.25)
-NOISES = (0.0, 0.001, 0.01, 0.1, 1.0)  # multiples of CLIP
+NOISES = (0.0, 0.01, 0.1, 1.0)  # multiples of CLIP
 CLIP = 1.0
-ROUNDS = 60
+ROUNDS = 40
 
 Row = dict[str, Any]
 
@@ -82,7 +81,7 @@ def parts() -> dict[str, Callable[[], Iterator[Row]]]:
     for federation in FEDERATIONS:
         for seed in SEEDS:
             found[f"triplets {federation} {seed}"] = lambda f=federation, s=seed: triplets(f, s)
-    for seed in TRAINING_SEEDS:
+    for seed in SEEDS:
         found[f"uniform {seed}"] = lambda s=seed: trained(s, selector="uniform")
         for epsilon in TRAINING_EPSILONS:
             settings = {"selector": "feddiverse", "secure_sums": True, "privacy_epsilon": epsilon or 0.0}
@@ -127,9 +126,9 @@ def tables(done: dict[str, list[Row]]) -> str:
         "| tables | worst-group accuracy | against no noise, paired, 95 % | ε told |",
         "| --- | --- | --- | --- |",
     ]
-    base = accuracies("tables None", TRAINING_SEEDS)
+    base = accuracies("tables None", SEEDS)
     for name in ("uniform", *(f"tables {epsilon}" for epsilon in TRAINING_EPSILONS)):
-        lines.append(_line(name, accuracies(name, TRAINING_SEEDS), base, done.get(f"{name} 0")))
+        lines.append(_line(name, accuracies(name, SEEDS), base, done.get(f"{name} 0")))
     lines += [
         "",
         "| updates | worst-group accuracy | against no clipping, paired, 95 % | ε told |",

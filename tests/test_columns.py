@@ -48,7 +48,7 @@ def test_the_summary_over_columns_is_what_the_page_says() -> None:
         for (row, column), runs in load(RESULTS / name).runs.items():
             cells.setdefault(column, {})[row] = runs
     found = compared(cells, "FedDiverse", "Uniform random")
-    ours = re.search(r": ([+-][\d.]+) \(.*higher in (\d+) of 15 pairs", found)
+    ours = re.search(r": ([+-][\d.]+) \[.*\] \(.*higher in (\d+) of 15 pairs", found)
     page = " ".join((RESULTS.parent / "docs" / "results.md").read_text().split())
     said = re.search(r"by ([\d.]+) with `consensus` \(higher in (\d+) of 15 pairs", page)
     assert ours is not None, found

@@ -121,6 +121,7 @@ def test_public_names_are_pinned_and_real() -> None:
         "load_model",
         "load_run",
         "measure",
+        "rebalance",
         "spurious_correlation",
         "train",
         "triplet",

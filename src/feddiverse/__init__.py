@@ -28,6 +28,7 @@ _HOME_OF = {
     "load_model": "feddiverse.experiment.result",
     "load_run": "feddiverse.experiment.result",
     "measure": "feddiverse.heterogeneity",
+    "rebalance": "feddiverse.experiment.rebalancing",
     "spurious_correlation": "feddiverse.heterogeneity",
     "train": "feddiverse.experiment.train",
     "triplet": "feddiverse.heterogeneity",

@@ -55,7 +55,7 @@ class Form:
     payload: bool = False
 
 
-def _no_weights() -> NDArray[np.float32]:
+def _nothing() -> NDArray[np.float32]:
     return np.zeros((0, 0), np.float32)
 
 
@@ -117,7 +117,7 @@ class Train(Task):
     a vector; a client gets its own only (`of`). See `server.objectives`.
     `clip` > 0: θ_k − θ is cut to this length, and Gaussian noise of deviation `noise`·`clip` is added to each of its
     numbers; with noise, the loss stays with the client.
-    `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it read them
+    `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it remembers to have read them
     (`AttributeTriplet`) with at least `draw_confidence`; empty: every sample once.
     """
 
@@ -133,7 +133,7 @@ class Train(Task):
     moon_mu: float = 0.0
     moon_temperature: float = 0.5
     memories: Mapping[int, Vector] = field(default_factory=dict)
-    draw: NDArray[np.float32] = field(default_factory=_no_weights, compare=False)
+    draw: NDArray[np.float32] = field(default_factory=_nothing, compare=False)
     draw_confidence: float = 0.0
     clip: float = _optional(0.0)
     noise: float = _optional(0.0)
@@ -203,9 +203,13 @@ class LabelCounts(Counted):
 
 @dataclass(frozen=True)
 class TrueMatrix(Counted):
-    """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A]."""
+    """The true interaction matrix N^k, known only in experiments (oracle, evaluation). Reply: vector [Y·A].
+
+    With `remember`, the client takes the true attributes for what it read, as in `AttributeTriplet`.
+    """
 
     num_attributes: int = 0  # 0: as many as the client's own data shows
+    remember: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,7 +261,7 @@ class Summed(Projected):
         return Form(payload=True) if self.bits else self.plain_form(num_examples)
 
     def plain_form(self, num_examples: int) -> Form:
-        """What the vector looks like where it is not masked; what more can be known of it, `estimation.plausible` says."""
+        """What the vector looks like where it is not masked. `estimation.plausible` knows more of it."""
         return Form(numbers=ANY)
 
 
@@ -323,8 +327,8 @@ class AttributeTriplet(Projected, Counted):
     Coordinates (as above) of class y and attribute a lie around `centres[y, a]` with unit covariance; about
     `shares[y, a]` of all clients' samples of class y show a. Reply: metrics `ci`, `ai`, `sc`.
 
-    The client remembers what it read, for `Train.draw`, `GroupSums` and `HeadErrors`. With `matrix`, also the vector
-    [Y·A] of counts, of samples read with a posterior of at least `confidence`.
+    With `matrix`, also the vector [Y·A] of counts, of samples read with a posterior of at least `confidence`. With
+    `remember`, the client keeps what it read, for `Train.draw`, `GroupSums` and `HeadErrors`.
     """
 
     directions: NDArray[np.float32]  # [d, q]
@@ -333,6 +337,7 @@ class AttributeTriplet(Projected, Counted):
     shares: NDArray[np.float32]  # [Y, A]
     matrix: bool = False
     confidence: float = 0.0
+    remember: bool = False
 
     def form(self, num_examples: int, num_weights: int | None = None) -> Form:
         triplet = Form(dict.fromkeys(TRIPLET, SHARE))
@@ -342,27 +347,42 @@ class AttributeTriplet(Projected, Counted):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSums(Summed):
-    """Rebalancing, first question: sums of features under θ, each sample with the weight of its group [Y, A].
+class Grouped(Summed):
+    """A question about features under θ in which each sample has the weight of its group [Y, A].
 
-    Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
-    triangle d(d+1)/2]. Samples read with less than `confidence` do not count.
+    Attributes are those that the client remembers, or, where `centres` are given, read anew off the same features as
+    `AttributeTriplet` does (in `reading_dimensions`). Samples read with less than `confidence` do not count. With one
+    column, groups are classes, and no attribute is needed.
     """
 
-    weights: NDArray[np.float32]  # [Y, A]
+    weights: NDArray[np.float32]  # [Y, A]; groups of weight 0 do not count
     confidence: float = 0.0
+    reading_dimensions: int = 0
+    directions: NDArray[np.float32] = field(default_factory=_nothing)
+    origin: NDArray[np.float32] = field(default_factory=_nothing)
+    centres: NDArray[np.float32] = field(default_factory=_nothing)
+    shares: NDArray[np.float32] = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadErrors(Summed):
+class GroupSums(Grouped):
+    """Rebalancing, first question: weighted sums of features.
+
+    Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
+    triangle d(d+1)/2]; with `by_class`, the last of each class, Y·d(d+1)/2.
+    """
+
+    by_class: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadErrors(Grouped):
     """Rebalancing, second question: how good are these last layers? Asked of clients whose sums they were not made of.
 
     Reply: vector [H·Y·A | Y·A]: squared errors of each head, summed over the sure samples of each group; then counts.
     """
 
     heads: NDArray[np.float32]  # [H, Y, d + 1]: weights and bias
-    weights: NDArray[np.float32]  # [Y, A]: groups of weight 0 do not count
-    confidence: float = 0.0
 
     def plain_form(self, num_examples: int) -> Form:
         return Form(numbers=(0, FAR), length=(len(self.heads) + 1) * self.weights.size)

@@ -13,7 +13,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
@@ -21,6 +21,9 @@ from typing import Any
 from feddiverse.errors import UserError
 
 Options = Mapping[str, Any]
+
+OBJECT = " (object)"
+"""Ends the name, in a config, of a part that was given as an object: only the program that made it has it."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,11 @@ def names(kind: Kind) -> list[str]:
 
 def find(kind: Kind, name: str) -> Any:
     """The class (or, of models, splits and sources, the function) of this name."""
+    if name.endswith(OBJECT):
+        raise UserError(
+            f"The {kind.name} {name.removesuffix(OBJECT)} was an object made in Python, and those are not kept: give it"
+            f" again there, with {kind.name}=…."
+        )
     address = kind.builtin.get(name)
     if address is None:
         announced = [found.value for found in entry_points(group=kind.group) if found.name == name]
@@ -176,7 +184,7 @@ def make(kind: Kind, part: Any, settings: Mapping[str, Any], options: Options = 
     if isinstance(part, str):
         maker, name = find(kind, part), part
     elif inspect.isclass(part) or (kind.base is None and callable(part)):
-        maker, name = part, address_of(part)
+        maker, name = part, name_of(kind, part)
         _check(kind, part, name)
     else:
         if options:
@@ -186,6 +194,7 @@ def make(kind: Kind, part: Any, settings: Mapping[str, Any], options: Options = 
             )
         _check(kind, type(part), address_of(part))
         return part
+    check_options(kind, name, maker, options)
     values = {**_shared(kind, name, maker, settings, options), **options}
     try:
         return maker(**values)
@@ -195,8 +204,8 @@ def make(kind: Kind, part: Any, settings: Mapping[str, Any], options: Options = 
         raise UserError(f"The {kind.name} '{name}' cannot be made: {type(error).__name__}: {error}.") from error
 
 
-def _shared(kind: Kind, name: str, maker: Any, settings: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """What the constructor asks for of the run's settings; refuses options that it does not have."""
+def check_options(kind: Kind, name: str, maker: Any, options: Options) -> None:
+    """Refuse options that the constructor does not have."""
     parameters = inspect.signature(maker).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for option in options:
@@ -205,8 +214,12 @@ def _shared(kind: Kind, name: str, maker: Any, settings: Mapping[str, Any], opti
             raise UserError(
                 f"The {kind.name} '{name}' has no parameter '{option}'{nearest(option, parameters)}; it has: {known}."
             )
+
+
+def _shared(kind: Kind, name: str, maker: Any, settings: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """What the constructor asks for of the run's settings."""
     values = {}
-    for parameter in parameters.values():
+    for parameter in inspect.signature(maker).parameters.values():
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or parameter.name in options:
             continue
         if parameter.name in settings:
@@ -221,15 +234,27 @@ def _shared(kind: Kind, name: str, maker: Any, settings: Mapping[str, Any], opti
 
 
 def address_of(part: Any) -> str:
-    """What a class, a function or an object is called in a config: `package.module:Class`."""
+    """Where a class, a function or an object's class lives: `package.module:Class`."""
     kind = part if inspect.isclass(part) or inspect.isfunction(part) else type(part)
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def nearest(name: str, known: Any) -> str:
+def name_of(kind: Kind, part: Any) -> str:
+    """What a class, a function or an object is called in a config: the name it is known by, or its address."""
+    address = address_of(part)
+    name = next((known for known, home in kind.builtin.items() if home == address), address)
+    return name if inspect.isclass(part) or inspect.isfunction(part) else name + OBJECT
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
     """` (did you mean '…'?)` where a known name is near enough to be meant, else nothing."""
-    close = difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1, cutoff=0.6)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    close = closest(name, known)
+    return f" (did you mean '{close}'?)" if close else ""
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The known name that is near enough to be meant, or nothing."""
+    return next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1, cutoff=0.65)), "")
 
 
 def _check(kind: Kind, found: Any, name: str) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from feddiverse.cli import main
-from feddiverse.cli.live import clock
+from feddiverse.cli.live import Live, clock
 from feddiverse.experiment import train
-from feddiverse.experiment.config import KEYS
+from feddiverse.experiment.config import KEYS, Config
 
 DOCS = Path(__file__).parents[2] / "docs" / "running.md"
 
@@ -28,7 +28,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         for number in (1, 2):
             warnings = ["Round 1: client 3 is left out: it fell over."] if number == 1 else []
             evaluated = {"accuracy": 0.9, "worst_group_accuracy": 0.5} if number == 2 else {}
-            on_round({"round": number, "seconds": 2.0, "train_loss": 0.25, "warnings": warnings, "accuracy": None,
+            on_round({"round": number, "selected": [4, 7, 9, 1], "seconds": 2.0, "train_loss": 0.25,
+                       "warnings": warnings, "accuracy": None,
                       "worst_group_accuracy": None, **evaluated})  # fmt: skip
         summary = {"worst_group_accuracy": 0.5, "accuracy": 0.9, "rounds": 2, "seconds": 4.0, "run_dir": str(out)}
         return SimpleNamespace(summary=summary)
@@ -58,7 +59,7 @@ def test_options_file_and_assignments_make_the_config(
         "local",
         False,
     )
-    assert calls[0]["out"] == Path("runs/digits-gsc-pow_d-fedavgm-seed2-rounds5-epochs4-lr0.5")
+    assert calls[0]["out"] == Path("runs/digits-gsc-pow_d-seed2-rounds5-epochs4-lr0.5")
 
 
 def test_lines_where_there_is_no_terminal(
@@ -67,10 +68,29 @@ def test_lines_where_there_is_no_terminal(
     assert feddiverse(monkeypatch, "--out", "there", "--rounds", 12) == 0
     shown = capsys.readouterr()
     assert shown.err.splitlines() == [
+        f"digits-gsc with uniform selection, 12 rounds, evaluated every {calls[0]['config'].evaluate_every}; "
+        "all of it goes to there",
         "Warning: Round 1: client 3 is left out: it fell over.",
-        "round 2/12  loss 0.2500  worst group 50.0%  accuracy 90.0%  0:20 left",
+        "round 1/12  loss 0.2500  asked 4, 7, 9 and 1 more  0:22 left",  # a log says something soon
+        "round 2/12  loss 0.2500  worst group 50.0%  accuracy 90.0%  asked 4, 7, 9 and 1 more  0:20 left",
     ]
-    assert shown.out == "Worst-group accuracy 50.00%, accuracy 90.00% after 2 rounds in 0:04; see there.\n"
+    assert shown.out.splitlines() == [
+        "Worst-group accuracy 50.00%, accuracy 90.00% after 2 rounds in 0:04; see there.",
+        "Next: feddiverse report there",
+    ]
+
+
+def test_the_worst_group_and_clients_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = {"class_names": ["well", "ill"], "attribute_names": ["old", "new"], "client_names": ["Bern", "[red]Chur"]}
+    (tmp_path / "federation.json").write_text(json.dumps(about))
+    groups = [{"class": 0, "attribute": 1, "accuracy": 0.9}, {"class": 1, "attribute": 0, "accuracy": 0.25}]
+    record = {"round": 1, "selected": [1], "seconds": 1.0, "train_loss": None, "warnings": [], "accuracy": 0.5,
+              "worst_group_accuracy": 0.25, "groups": groups}  # fmt: skip
+    with Live(Config(rounds=3), tmp_path) as live:
+        live.show(record)
+    assert "worst group 25.0% (ill, old)  accuracy 50.0%  asked [red]Chur  0:02 left" in capsys.readouterr().err
 
 
 def test_json_and_nothing_else_on_stdout(

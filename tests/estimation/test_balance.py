@@ -19,6 +19,7 @@ from feddiverse.estimation.balance import (
     calibrate,
     fold_of,
     length,
+    sums_problem,
 )
 from feddiverse.estimation.balancer import NOT_SEEN, Head
 from feddiverse.messages import Reply, Train
@@ -101,6 +102,9 @@ def test_folds_share_every_group() -> None:
     assert set(folds) == set(range(30))
     assert set(folds.values()) == set(range(5))
     assert fold_of({3: np.ones((2, 2))}) == {3: 0}
+    assert np.bincount(list(folds.values())).tolist() == [6] * 5
+    few = {k: matrices[k] for k in range(13)}
+    assert sorted(np.bincount(list(fold_of(few).values()))) == [4, 4, 5]  # enough for a secure sum each
     rare = np.zeros(5)
     for client, fold in folds.items():
         rare[fold] += matrices[client][0, 1]
@@ -190,3 +194,20 @@ def test_where_no_attribute_is_seen_nothing_changes_and_it_is_said() -> None:
     assert result.rebalanced is None
     assert result.theta_sha256 == plain.theta_sha256
     assert NOT_SEEN in result.history[0]["warnings"]
+
+
+@pytest.mark.parametrize(("n", "scale"), [(5, 1.0), (40, 1e4), (400, 1e-4)])
+@pytest.mark.parametrize("dominant", [1.0, 1e6])
+def test_honest_sums_pass_whatever_the_scale_of_features(n: int, scale: float, dominant: float) -> None:
+    """Of fewer samples than features, their within-class scatter is singular: it must not be taken for a lie."""
+    rng = np.random.default_rng(n)
+    x, y, w = np.maximum(rng.normal(size=(n, 60)), 0) * scale, rng.integers(0, 3, n), rng.uniform(0.01, 30, n)
+    x[:, 7] *= dominant
+    x[:, 8] = 0
+    expected = np.bincount(y, weights=w, minlength=3)
+    vector = answer(x, y, w, 3).vector
+    assert sums_problem(vector, 3, 60, expected, slack=0.01) is None
+    lie = vector.copy()
+    lie[3 + 3 * 60 :] *= 0.1  # less than the class means alone amount to
+    assert "not positive semi-definite" in sums_problem(lie, 3, 60, expected, slack=0.01)
+    assert "other weights" in sums_problem(vector, 3, 60, 2 * expected, slack=0.01)

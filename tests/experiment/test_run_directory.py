@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -203,10 +204,14 @@ def test_json_is_replaced_whole_and_never_nan(tmp_path: Path) -> None:
 
 
 def test_names_say_what_differs_from_the_defaults() -> None:
-    assert run_name(Config()) == "digits-gsc-uniform-fedavgm-seed0"
-    assert run_name(Config(rounds=100, lr=0.02)) == "digits-gsc-uniform-fedavgm-seed0"
-    assert run_name(Config(federation="cmnist-gsc", rounds=5, seed=3)) == "cmnist-gsc-uniform-fedavgm-seed3-rounds5"
+    assert run_name(Config()) == run_name(Config(rounds=100, lr=0.02)) == "digits-gsc-uniform-seed0"
+    assert run_name(Config(federation="cmnist-gsc", rounds=5, seed=3)) == "cmnist-gsc-uniform-seed3-rounds5"
+    assert run_name(Config(aggregator="fedavg")) == "digits-gsc-uniform-fedavg-seed0"
+    assert run_name(Config(federation="table:/some/where/patients.csv")).startswith("patients-uniform-seed0")
     assert "/" not in run_name(Config(checkpoint="/some/where.pt"))
+    long = [Config(data_dir="/a" * 40, lr=lr) for lr in (0.1, 0.2)]
+    assert len({run_name(config) for config in long}) == 2
+    assert all(re.fullmatch(r"digits-gsc-uniform-seed0-[0-9a-f]{8}", run_name(config)) for config in long)
     assert run_name(Config(lr=0.1)) != run_name(Config(lr=0.2))
 
 

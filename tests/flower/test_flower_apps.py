@@ -55,6 +55,7 @@ def test_a_run_of_the_server_app_is_as_one_of_the_command_line(tmp_path: Path) -
     settings = {
         "federation": "dirichlet(alpha=0.3,clients=6,samples=300,select=2):digits", "seed": 2,
         "set": "selector.coverage=2", "consensus_dimensions": 16, "out": str(tmp_path / "app"),
+        "rebalance": True, "rebalance_weights": "classes", "rebalance_dimensions": 16,
     }  # fmt: skip
     grid.run_config = {**RUN_CONFIG, **settings}
     apps.server_app(grid, Context(1, 0, {}, RecordDict(), grid.run_config))
@@ -69,6 +70,7 @@ def test_a_run_of_the_server_app_is_as_one_of_the_command_line(tmp_path: Path) -
     assert summary is not None
     same = ("theta_sha256", "groups", "bytes_up", "bytes_down", "selection", "config")
     assert [summary[key] for key in same] == [local.summary[key] for key in same]
+    assert summary["rebalanced"]["theta_sha256"] == local.rebalanced["theta_sha256"] != local.theta_sha256
 
 
 def test_a_clients_process_opens_no_part_of_the_server() -> None:
@@ -158,11 +160,13 @@ def test_a_simulation_that_starts_too_late_ends_at_once(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_a_simulation_gives_the_same_bits_as_the_local_engine_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    config = Config(federation="digits-gsc", selector="feddiverse", rounds=3, evaluate_every=1, seed=2)
+    balanced = {"draw": "balanced", "rebalance": True, "rebalance_dimensions": 64}
+    config = Config(federation="digits-gsc", selector="feddiverse", rounds=3, evaluate_every=1, seed=2, **balanced)
     local = carry_out(config, out=tmp_path / "local", device="cpu").summary
     mark = f"FEDDIVERSE_TEST_RUN={os.getpid()}"
     command = [sys.executable, "-m", "feddiverse", "run", "--engine", "flower", "--workers", "2", "--json"]
     settings = ["--selector", "feddiverse", "--rounds", "3", "--seed", "2", "--set", "evaluate_every=1"]
+    settings += ["--draw", "balanced", "--rebalance", "--set", "rebalance_dimensions=64"]
     done = subprocess.run(
         [*command, *settings, "--device", "cpu", "--out", str(tmp_path / "flower")],
         capture_output=True, text=True, env={**os.environ, mark.partition("=")[0]: mark.partition("=")[2]},
@@ -172,6 +176,7 @@ def test_a_simulation_gives_the_same_bits_as_the_local_engine_and_leaves_nothing
     assert flower["theta_sha256"] == local["theta_sha256"]
     assert flower["groups"] == local["groups"]
     assert flower["bytes_up"] == local["bytes_up"]
+    assert flower["rebalanced"]["theta_sha256"] == local["rebalanced"]["theta_sha256"] != local["theta_sha256"]
     assert done.stderr.count("worst group") == 3, "the same progress"
     assert {p.name for p in (tmp_path / "flower").iterdir()} == {p.name for p in (tmp_path / "local").iterdir()}
     deadline = time.monotonic() + 120  # Ray's own processes notice a moment later that all is over

@@ -18,6 +18,8 @@ from feddiverse.messages import (
     AttributeTriplet,
     FeatureHistogram,
     FeatureMoments,
+    GroupSums,
+    HeadErrors,
     LabelCounts,
     Loss,
     Reply,
@@ -51,6 +53,8 @@ TASKS: list[Task] = [
     FeatureMoments(3, 1, 4),
     FeatureHistogram(3, 1, 4, **DIRECTIONS, bins=8),
     AttributeTriplet(3, 1, 4, **READING),
+    GroupSums(3, 1, 4, weights=np.ones((2, 2), np.float32), reading_dimensions=4, **READING),
+    HeadErrors(3, 1, 4, heads=np.ones((1, 2, 5), np.float32), weights=np.ones((2, 1), np.float32)),
 ]
 
 

@@ -18,12 +18,15 @@ from flwr.serverapp.strategy import (
     FedYogi,
     Strategy,
 )
+from sklearn.linear_model import Ridge
 
 from feddiverse.errors import RunError, UserError
+from feddiverse.estimation.balance import PENALTIES
 from feddiverse.estimation.base import Oracle
 from feddiverse.estimation.consensus import Consensus
 from feddiverse.flower import FedDiverse, Selecting, answer_questions, features_of, wire
 from feddiverse.flower.answers import ANSWERED, HeadOnly
+from feddiverse.flower.heads import find_head
 from feddiverse.flower.strategy import _flat, _seen, _with_steps
 from feddiverse.heterogeneity import triplet
 from feddiverse.messages import Reply
@@ -543,3 +546,71 @@ def test_a_head_without_a_body_starts_from_zero_every_time() -> None:
     head.load(np.empty(0, np.float32))
     assert not head.vector().any()
     assert len(ANSWERED) == 6
+
+
+def shuffling_app() -> ClientApp:
+    """A user's app whose loader gives samples in another order each time; its model sees features as they are."""
+    app = ClientApp()
+    times = iter(range(10_000))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)
+
+    def data(message: Message, context: Context) -> tuple[np.ndarray, ...]:
+        assert message.content["arrays"]["fc.weight"].numpy().shape == (2, 6)
+        x, y = data_of(int(context.node_config["partition-id"]))
+        order = np.random.default_rng(next(times)).permutation(len(y))
+        return x[order], y[order]
+
+    return answer_questions(app, data, num_classes=2)
+
+
+def linear_model() -> ArrayRecord:
+    parts = {"body.weight": np.eye(6), "fc.weight": np.zeros((2, 6)), "fc.bias": np.ones(2)}
+    return ArrayRecord({name: Array(part.astype(np.float32)) for name, part in parts.items()})
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_users_own_model_gets_the_head_that_scikit_learn_finds_for_equal_hidden_groups(secure: bool) -> None:
+    grid = FakeGrid(shuffling_app(), 12)
+    strategy = Selecting(FedAvg(fraction_train=0.5, fraction_evaluate=0), secure_sums=secure)
+    trained = strategy.start(grid, linear_model(), 1).arrays
+    solved = strategy.rebalance(grid, trained)
+    assert list(solved) == list(trained)
+    assert (solved["body.weight"].numpy() == trained["body.weight"].numpy()).all()
+    x, y = (np.concatenate(part) for part in zip(*(data_of(k) for k in range(12)), strict=True))
+    a = np.concatenate([np.repeat([0, 1, 0, 1], table.ravel()) for table in TABLES])
+    w = 1 / TABLES.sum(axis=0)[y, a]
+    w /= w.sum()
+    mean, z = w @ x, x - w @ x
+    deviation = np.sqrt(w @ z**2)
+    weight = solved["fc.weight"].numpy()
+    fits = [
+        Ridge(alpha=penalty).fit(z / deviation, 2.0 * np.eye(2)[y] - 1, sample_weight=w).coef_ / deviation
+        for penalty in PENALTIES
+    ]
+    assert min(np.abs(weight - fit).max() for fit in fits) < 0.01  # a few samples are not read surely
+    np.testing.assert_allclose(weight @ mean + solved["fc.bias"].numpy(), 0, atol=0.02)  # classes weigh alike
+
+
+def test_a_model_whose_groups_nobody_sees_comes_back_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    grid = FakeGrid(shuffling_app(), 12)
+    grid.online = dict(list(grid.online.items())[:2])
+    strategy = Selecting(FedAvg(fraction_train=1.0, fraction_evaluate=0))
+    arrays = linear_model()
+    with caplog.at_level(logging.WARNING):
+        assert strategy.rebalance(grid, arrays) is arrays
+    assert "the head stay" in caplog.text or "No hidden attribute is seen" in caplog.text
+
+
+def test_the_last_layer_is_found_or_named() -> None:
+    model = linear_model()
+    assert find_head(model) == ("fc.weight", "fc.bias")
+    assert find_head(ArrayRecord([np.zeros((3, 4)), np.zeros(3), np.zeros((2, 3)), np.zeros(2)])) == ("2", "3")
+    assert find_head(model, "fc") == ("fc.weight", "fc.bias")
+    with pytest.raises(UserError, match=r"no array 'body.bias'; it has: body.weight, fc.weight, fc.bias"):
+        find_head(model, "body")
+    with pytest.raises(UserError, match="name it with head="):
+        find_head(ArrayRecord([np.zeros((3, 4))]))

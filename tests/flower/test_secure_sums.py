@@ -1,6 +1,7 @@
 """Secure sums over both engines: the same bits, also where nodes go away."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from feddiverse.experiment.config import Config
 from feddiverse.flower import FedDiverse, answer_questions, wire
 from feddiverse.flower.apps import build_client_app
 from feddiverse.flower.engine import FlowerEngine, Timeouts
-from feddiverse.messages import TOTAL, Engine, FeatureMoments, Reply, Summed
+from feddiverse.flower.partition_file import write_partition
+from feddiverse.messages import TOTAL, Engine, FeatureMoments, LabelCounts, Loss, Reply, Summed
 from feddiverse.models import ModelSpec, initial_theta
 from feddiverse.server.meter import Meter
+from feddiverse.server.privacy import Privacy
 from feddiverse.server.secagg import SecureSums
 
 CONFIG = Config(federation="digits-gsc", seed=3)
@@ -35,8 +38,8 @@ def local() -> Iterator[LocalEngine]:
         yield engine
 
 
-def total(engine: Engine, clients: list[int], sums: SecureSums | None = SecureSums()) -> Reply:
-    *_, last = Meter(engine, sums).with_theta(THETA)(TASK, clients)
+def total(engine: Engine, clients: list[int]) -> Reply:
+    *_, last = Meter(engine, Privacy(sums=SecureSums())).with_theta(THETA)(TASK, clients)
     return last
 
 
@@ -96,3 +99,32 @@ def test_the_drop_in_strategy_has_secure_sums_too() -> None:
     assert found[True].keys() == found[False].keys()
     for client, triplet in found[True].items():
         assert triplet == pytest.approx(found[False][client], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["file", "own app"])
+def test_a_node_can_insist_on_masks_and_noise(kind: str, tmp_path: Path) -> None:
+    """Whatever the server asks: else a server that asks plainly would get plain answers."""
+    config: dict[str, Any] = {"secure-sums": True, "privacy-epsilon": 0.2}
+    if kind == "file":
+        write_partition(tmp_path / "data", FEDERATION, 0)
+        app, config = build_client_app(CONFIG, "cpu"), {**config, "partition-file": str(tmp_path / "data")}
+        exact = FEDERATION.counts[0].sum(axis=1).tolist()
+    else:
+        y = np.repeat([0, 1], [700, 300])
+        app = answer_questions(ClientApp(), lambda m, c: (np.zeros((1000, 2)), y, np.ones(1000)), num_classes=2)
+        exact = [700, 300]
+
+    class Strict(FakeGrid):
+        def _answer(self, message: Message, node: int) -> Message:
+            about = {"partition-id": 0, "num-partitions": 1, **config}
+            return self.app(message, Context(1, node, about, wire.RecordDict(), {}))
+
+    engine = FlowerEngine(Strict(app, 1))
+    assert list(engine.clients) == [0]
+    (refused,) = engine.ask(TASK, THETA, [0])
+    assert "only as part of a secure sum" in (refused.failure or "")
+    (refused,) = engine.ask(Loss(3, 1), THETA, [0])
+    assert "insists on noise" in (refused.failure or "")
+    told = [next(iter(engine.ask(LabelCounts(3, 1), THETA, [0]))).vector for _ in range(8)]
+    assert all(counts is not None and counts.sum() == sum(exact) for counts in told)
+    assert len({tuple(counts.tolist()) for counts in told if counts is not None}) > 1, "secret noise, anew each time"

@@ -24,9 +24,13 @@ def make_run(
     speed: float = 12.0,
     estimated: bool = False,
     client_names: list[str] | None = None,
+    rebalanced: float | None = None,
     **settings: Any,
 ) -> Path:
-    """A run whose worst-group accuracy rises towards `accuracy`, `speed` being the rounds of its time constant."""
+    """A run whose worst-group accuracy rises towards `accuracy`, `speed` being the rounds of its time constant.
+
+    `rebalanced`: the worst-group accuracy with the last layer solved anew.
+    """
     config = from_mapping({"federation": federation, "seed": seed, "rounds": 40, "evaluate_every": 5, **settings})
     counts = split_of(federation).counts
     rng = np.random.default_rng(seed)
@@ -52,6 +56,7 @@ def make_run(
         path / "result.json",
         {"worst_group_accuracy": last["worst_group_accuracy"], "accuracy": last["accuracy"], "groups": last["groups"],
          "rounds": config.rounds, "seconds": 12.5, "theta_sha256": f"{seed:064x}", "run_dir": str(path),
+         **({} if rebalanced is None else {"rebalanced": _tested(rebalanced, counts)}),
          **{way: sum(r[way] for r in rounds) for way in ("bytes_down", "bytes_up")}},
     )  # fmt: skip
     return path
@@ -61,23 +66,33 @@ def _round(t: int, last: int, accuracy: float, speed: float, counts: Any, rng: n
     reached = accuracy if t == last else float(accuracy * (1 - 0.6 * np.exp(-t / speed)))
     seen = t % 5 == 0 or t == last
     first = t == 1
-    groups = [
-        {"class": y, "attribute": a, "correct": round(700 * min(1, reached + 0.02 * (y + a))), "count": 700,
-         "accuracy": min(1.0, reached + 0.02 * (y + a))}
-        for y in range(counts.shape[1]) for a in range(counts.shape[2])
-    ]  # fmt: skip
     chosen = list(range(len(counts))) if first else sorted(rng.choice(len(counts), 9, replace=False).tolist())
     return {
         "round": t, "phase": "pretraining" if first else "selected", "selected": chosen, "failed": [],
         "train_loss": 1 / t,
-        "accuracy": min(1.0, reached + 0.02) if seen else None, "worst_group_accuracy": reached if seen else None,
-        "groups": groups if seen else None, "seconds": 0.1, "selection_seconds": 0.01,
+        **(_tested(reached, counts) if seen else dict.fromkeys(("accuracy", "worst_group_accuracy", "groups"))),
+        "seconds": 0.1, "selection_seconds": 0.01,
         "bytes_down": 9 * 360_000, "bytes_up": 9 * 360_000,
         "traffic": {"train": {"messages": len(chosen), "bytes_down": 1, "bytes_up": 1, "client_seconds": 0.1}},
     }  # fmt: skip
 
 
-def make_study(path: Path, accuracies: dict[tuple[str, str], list[float]], **content: Any) -> Path:
+def _tested(worst: float, counts: Any) -> dict[str, Any]:
+    """Group (0, 0) is the worst, others are a little better."""
+    groups = [
+        {"class": y, "attribute": a, "correct": round(700 * min(1, worst + 0.02 * (y + a))), "count": 700,
+         "accuracy": min(1.0, worst + 0.02 * (y + a))}
+        for y in range(counts.shape[1]) for a in range(counts.shape[2])
+    ]  # fmt: skip
+    return {"accuracy": worst + 0.02, "worst_group_accuracy": worst, "groups": groups}
+
+
+def make_study(
+    path: Path,
+    accuracies: dict[tuple[str, str], list[float]],
+    rebalanced: dict[tuple[str, str], list[float]] | None = None,
+    **content: Any,
+) -> Path:
     """A study directory; `accuracies[row, column]` has one entry a seed, None for a run that is missing."""
     entries = []
     for (row, column), values in accuracies.items():
@@ -87,7 +102,8 @@ def make_study(path: Path, accuracies: dict[tuple[str, str], list[float]], **con
             if value is not None:
                 diverse = "FedDiverse" in row
                 make_run(path / "runs" / name, value, seed, speed=6.0 if diverse else 12.0, estimated=diverse,
-                         selector="feddiverse" if diverse else "uniform")  # fmt: skip
+                         selector="feddiverse" if diverse else "uniform",
+                         rebalanced=rebalanced[row, column][seed] if rebalanced else None)  # fmt: skip
     rows = dict.fromkeys(row for row, _ in accuracies)
     study = {"name": "made-up", "title": "A made-up study", "commands": ["feddiverse study made-up"], "stands_for": {},
              "baselines": dict.fromkeys(rows, next(iter(rows))), "published_in": "Table I", "published": [],

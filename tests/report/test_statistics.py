@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from feddiverse.report.statistics import paired_difference, rounds_to_reach, spread
+from feddiverse.report.statistics import paired_difference, spread, time_to_reach
 
 ACCURACIES = st.lists(st.floats(0, 1), min_size=2, max_size=8)
 
@@ -44,8 +44,8 @@ def test_difference_pairs_by_seed_and_needs_two_for_an_interval() -> None:
     assert paired_difference({0: 0.9}, {1: 0.9}) is None
 
 
-def test_rounds_to_reach_is_the_first_evaluated_round_over_seeds_that_reach_it() -> None:
+def test_time_to_reach_is_the_first_evaluated_round_over_seeds_that_reach_it() -> None:
     curves = [([5, 10, 15], [0.7, 0.9, 0.85]), ([5, 10, 15], [0.5, 0.6, 0.9]), ([5, 10, 15], [0.1, 0.2, 0.3])]
-    found = rounds_to_reach(curves, 0.9)
-    assert (found.rounds, found.reached, found.n) == (12.5, 2, 3)
-    assert rounds_to_reach(curves, 0.95).rounds is None
+    found = time_to_reach(curves, 0.9)
+    assert (found.mean, found.reached, found.n) == (12.5, 2, 3)
+    assert time_to_reach(curves, 0.95).mean is None

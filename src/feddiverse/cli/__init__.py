@@ -7,7 +7,19 @@ import sys
 import typer
 import typer.core
 
-from feddiverse.cli import discover, estimate, federations, fetch, measure, model, overhead, report, run, study
+from feddiverse.cli import (
+    discover,
+    estimate,
+    federations,
+    fetch,
+    measure,
+    model,
+    overhead,
+    rebalance,
+    report,
+    run,
+    study,
+)
 from feddiverse.errors import RunError, UserError, printable
 
 LONGEST = 1000  # characters of a sentence that are shown: it may quote what was given
@@ -28,6 +40,7 @@ for command in (
     discover.discover,
     fetch.fetch,
     run.run,
+    rebalance.rebalance,
     model.predict,
     model.export,
     estimate.estimate,

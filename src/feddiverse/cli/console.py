@@ -10,6 +10,8 @@ from rich.segment import Segment
 from feddiverse.errors import printable
 
 if TYPE_CHECKING:
+    from feddiverse.report.page import Hidden
+    from feddiverse.report.results import Results
     from feddiverse.report.table import Table
 
 
@@ -48,3 +50,24 @@ def show_table(table: "Table") -> None:
     out.print(whole if fits else to_stacked_rich(table))
     for note in table.notes:
         out.print(note, style="dim", highlight=False, markup=False)
+
+
+def show_answers(results: "Results") -> None:
+    """What results say, and the first thing to try next, for each federation."""
+    from feddiverse.report.advice import steps
+    from feddiverse.report.answer import answers
+
+    for answer in answers(results):
+        out.print(answer.sentence, highlight=False, markup=False)
+        for step in steps(results, answer.column)[:1]:
+            out.print(f"Next: {step.why} {step.command}".rstrip(), highlight=False, markup=False, soft_wrap=True)
+
+
+def strips(results: "Results", pictures: bool | None) -> "dict[str, Hidden]":
+    """What clients differ in, as pictures for the page; None: where that is quick and the pictures are public."""
+    if pictures is False:
+        return {}
+    from feddiverse.report.hidden import look
+
+    with err.status("Looking at what clients differ in (--no-pictures leaves this out)"):
+        return look(results, asked=bool(pictures))

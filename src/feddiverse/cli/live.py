@@ -1,5 +1,6 @@
 """What a person sees of a run: a bar on a terminal, a line per evaluated round elsewhere; always on stderr."""
 
+import shlex
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -8,14 +9,20 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from feddiverse.cli.console import err, out
+from feddiverse.experiment.config import Config
 from feddiverse.experiment.records import incomplete_in_words, worst_class_of, worst_in_words
+from feddiverse.experiment.run_directory import read_json
+
+NAMED = 3  # clients of a round
 
 
 class Live:
-    """Shows each round's record: round, loss, worst group (or class, where groups are unknown), time left."""
+    """Shows each round's record: round, loss, worst group (or class, where groups are unknown), who was asked, time
+    left."""
 
-    def __init__(self, rounds: int, directory: Path):
-        self._rounds, self._directory = rounds, directory
+    def __init__(self, config: Config, directory: Path):
+        self._config, self._rounds, self._directory = config, config.rounds, directory
+        self._federation: dict[str, Any] | None = None
         self._done = 0
         self._worst = ""
         self._seconds: list[float] = []
@@ -27,7 +34,7 @@ class Live:
             transient=True,
             refresh_per_second=4,  # cores are for training
         )
-        self._task = self._progress.add_task(f"preparing {escape(str(directory))} …", total=rounds)
+        self._task = self._progress.add_task(f"preparing {escape(str(directory))} …", total=config.rounds)
 
     def __enter__(self) -> "Live":
         self._progress.start()
@@ -44,12 +51,19 @@ class Live:
         self._done = record["round"]
         self._seconds.append(record["seconds"])
         if evaluated:
-            self._worst = worst_in_words(record)
+            self._worst = worst_in_words(record) + self._which(record)
+        first = len(self._seconds) == 1  # a log should not be silent until the first evaluation
+        if first and not err.is_terminal:
+            config = self._config
+            self._say(
+                f"{config.federation} with {config.selector} selection, {config.rounds} rounds, evaluated every "
+                f"{config.evaluate_every}; all of it goes to {self._directory}"
+            )
         for warning in record["warnings"]:
             self._say(f"Warning: {warning}")
         line = self._line(record)
-        self._progress.update(self._task, description=line, completed=self._done)
-        if evaluated and not err.is_terminal:
+        self._progress.update(self._task, description=escape(line), completed=self._done)
+        if not err.is_terminal and (evaluated or first):
             self._say(line)
 
     def _line(self, record: dict[str, Any]) -> str:
@@ -62,7 +76,31 @@ class Live:
             parts.append(self._worst)
         if record["accuracy"] is not None:
             parts.append(f"accuracy {record['accuracy']:.1%}")
+        parts.append(self._asked(record["selected"]))
         return "  ".join([*parts, f"{clock(left)} left"])
+
+    def _about(self) -> dict[str, Any]:
+        """`federation.json`, which is there from the first round on."""
+        if self._federation is None:
+            self._federation = read_json(self._directory / "federation.json") or {}
+        return self._federation
+
+    def _asked(self, clients: list[int]) -> str:
+        """`asked Basel, Bern, Chur and 6 more`; clients without names by their numbers."""
+        names = self._about().get("client_names") or []
+        if len(clients) == len(names) > NAMED:
+            return f"asked all {len(clients)}"
+        named = [names[k] if k < len(names) else str(k) for k in clients[:NAMED]]
+        more = f" and {len(clients) - NAMED} more" if len(clients) > NAMED else ""
+        return f"asked {', '.join(named)}{more}"
+
+    def _which(self, record: dict[str, Any]) -> str:
+        """` (5–9, red)`: which group is the worst."""
+        about, groups = self._about(), [g for g in record.get("groups") or [] if g["accuracy"] is not None]
+        if not groups or not about.get("attribute_names"):
+            return ""
+        worst = min(groups, key=lambda group: group["accuracy"])
+        return f" ({about['class_names'][worst['class']]}, {about['attribute_names'][worst['attribute']]})"
 
     def interrupted(self) -> None:
         """Say how to go on."""
@@ -76,8 +114,10 @@ class Live:
         """The result, on stdout."""
         if not self._done:
             out.print(f"{self._directory} is finished already; its result:", highlight=False, markup=False)
+        for warning in result.get("warnings", ()):
+            self._say(f"Warning: {warning}")
         out.print(
-            f"{_reached(result)} after {result['rounds']} rounds in {clock(result['seconds'])}; "
+            f"{reached(result)} after {result['rounds']} rounds in {clock(result['seconds'])}; "
             f"see {result['run_dir']}.",
             highlight=False,
             markup=False,
@@ -85,13 +125,17 @@ class Live:
         )
         if said := incomplete_in_words(result.get("incomplete") or []):
             out.print(said, highlight=False, markup=False, soft_wrap=True)
+        if result.get("rebalanced"):
+            out.print(f"With the rebalanced head: {reached(result['rebalanced'])}.", highlight=False, markup=False)
+        out.print(f"Next: feddiverse report {shlex.quote(str(result['run_dir']))}", highlight=False, markup=False,
+                  soft_wrap=True)  # fmt: skip
 
     @staticmethod
     def _say(line: str) -> None:
         err.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _reached(result: dict[str, Any]) -> str:
+def reached(result: dict[str, Any]) -> str:
     """The accuracies, as far as they are known."""
     if result["accuracy"] is None:
         return "Trained, but not evaluated,"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from os.path import isfile  # unlike Path.is_file, it bears texts too long for a file name
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # nothing heavy is needed for --help
     from rich.table import Table
 
     from feddiverse.heterogeneity import Counts, Heterogeneity
+    from feddiverse.report.verdict import Verdict
 
 NUM_SHOWN = 50
 
@@ -32,6 +34,7 @@ class Measured:
     metrics: Heterogeneity
     targets: dict[str, float]
     has_attributes: bool = True
+    groups: tuple[Sequence[str], Sequence[str]] = ((), ())  # names of classes and attributes
 
     @property
     def distance(self) -> float:
@@ -96,9 +99,10 @@ def measure(
         with err.status("Drawing…"):
             from feddiverse.report.federation import draw
 
-            names = None if all_seven else [str(client) for client in measured[0].clients]
-            known = measured[0].has_attributes
-            draw({m.name: (m.counts, m.metrics) for m in measured}, plot, names, attributes_known=known)
+            first = measured[0]
+            names = None if all_seven else [str(client) for client in first.clients]
+            figures = {m.name: (m.counts, m.metrics) for m in measured}
+            draw(figures, plot, names, first.groups, attributes_known=first.has_attributes)
 
 
 def _measure(name: str, columns: dict[str, str], seed: int) -> Measured:
@@ -112,6 +116,7 @@ def _measure(name: str, columns: dict[str, str], seed: int) -> Measured:
     clients: list[Any]
     targets: Mapping[str, float] = {}
     has_attributes = True
+    groups: tuple[Sequence[str], Sequence[str]] = ([], [])
     if is_csv:
         from feddiverse.data.table import Columns, path_of, tally
 
@@ -119,10 +124,11 @@ def _measure(name: str, columns: dict[str, str], seed: int) -> Measured:
         path = path_of(target if target.startswith("table:") else f"table:{target}")
         found = tally(path, Columns.of(named, columns.get("features", "")), columns.get("count"))
         counts, clients, has_attributes = found.counts, found.clients, bool(found.attributes)
+        groups = found.classes, found.attributes
     else:
         split = split_of(target, seed)
         counts, clients, targets = split.counts, list(range(len(split.counts))), split.targets
-    return Measured(name, counts, clients, six_metrics(counts, clients), dict(targets), has_attributes)
+    return Measured(name, counts, clients, six_metrics(counts, clients), dict(targets), has_attributes, groups)
 
 
 def _check_plot(path: Path) -> None:
@@ -153,6 +159,7 @@ def _plain(measured: Measured) -> dict[str, Any]:
 def _print(measured: list[Measured]) -> None:
     from feddiverse.cli.console import out
     from feddiverse.heterogeneity import METRICS
+    from feddiverse.report.verdict import judge
 
     if len(measured) > 1:
         rows = [(m.name, *_digits(m.metrics.six)) for m in measured]
@@ -165,11 +172,12 @@ def _print(measured: list[Measured]) -> None:
         markup=False,
         soft_wrap=True,
     )
-    headings = ("", "class imbalance", "attribute imbalance", "spurious correlation")
-    six = _digits(m.metrics.six)
-    if not m.has_attributes:
-        six = tuple(number if place % 3 == 0 else "unknown" for place, number in enumerate(six))
-    out.print(_table(headings, [("global", *six[:3]), ("client mean", *six[3:])]))
+    verdict = judge(m.metrics.six, attributes_known=m.has_attributes)
+    out.print(_scales(verdict))
+    say = partial(out.print, highlight=False, markup=False)
+    say(f"Scales from 0 (even) to 1: ● this federation, │ iid and the paper’s seven. {verdict.nearest}")
+    for sentence in verdict.helped:
+        say(sentence)
     if not m.has_attributes:
         out.print(
             f"There are no attributes here; to find out what the clients differ in: feddiverse discover {m.name}",
@@ -181,6 +189,18 @@ def _print(measured: list[Measured]) -> None:
     out.print(_table(("client", "samples", "CI", "AI", "SC"), runs[:NUM_SHOWN]))
     if len(runs) > NUM_SHOWN:
         out.print(f"… and more; --json has all {len(m.clients):,} clients.", highlight=False)
+
+
+def _scales(verdict: Verdict) -> Table:
+    """A line a metric: its value, where that lies among known federations, and what it means."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table("", "0   among others   1", "what it means", box=box.SIMPLE_HEAD)
+    for placed in verdict.placed:
+        value = "unknown" if placed.value is None else f"{placed.value:.3f}"
+        table.add_row(f"{placed.label}  {value}", placed.bar(), f"{placed.name.capitalize()}. {placed.says}")
+    return table
 
 
 def _alike(m: Measured) -> list[tuple[str, ...]]:

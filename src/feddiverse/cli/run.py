@@ -78,7 +78,7 @@ def run(
     from feddiverse.experiment.train import carry_out
 
     watchers = _trackers(directory, tensorboard=tensorboard, mlflow=mlflow)
-    with Live(settings.rounds, directory) as live:
+    with Live(settings, directory) as live:
 
         def on_round(record: dict[str, Any]) -> None:
             for watch in (live.show, *watchers):

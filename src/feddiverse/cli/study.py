@@ -36,6 +36,9 @@ def study(
     device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show the grid and the expected time; run nothing."),
     json_: bool = typer.Option(False, "--json", help="Print the table's numbers as JSON on stdout."),
+    pictures: bool | None = typer.Option(
+        None, "--pictures/--no-pictures", help="Whether the report shows training pictures.", show_default=False
+    ),
     tensorboard: bool = typer.Option(False, help="Also write TensorBoard files into each run directory."),
     mlflow: bool = typer.Option(False, help="Also log every run to MLflow."),
 ) -> None:
@@ -84,7 +87,7 @@ def study(
 
             for run, why in carry_out(planned, directory, perform):
                 display.finished(run, why)
-        _conclude(directory, json_)
+        _conclude(directory, json_, pictures)
     if display.failures:
         display.show_failures()
         raise typer.Exit(1)
@@ -140,10 +143,10 @@ def _trackers(path: Path, **wanted: bool) -> list[Any]:
     return [tracker(kind, path) for kind, on in wanted.items() if on]
 
 
-def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
+def _conclude(directory: "StudyDirectory", as_json: bool, pictures: bool | None) -> None:
     """The table, what it says, and where the report is."""
     from feddiverse.cli.console import out as console
-    from feddiverse.cli.console import show_table
+    from feddiverse.cli.console import show_answers, show_table, strips
     from feddiverse.report import answer, page, tables
     from feddiverse.report.results import load
     from feddiverse.report.table import write_all
@@ -154,10 +157,10 @@ def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
     made = tables.all_tables(results)
     for table in made:
         write_all(table, directory.path / "tables")
-    written = page.write(results, directory.path / "report.html")
-    answers = answer.answers(results)
+    written = page.write(results, directory.path / "report.html", strips(results, pictures))
     if as_json:
-        said = {"report": str(written), "answers": [each.sentence for each in answers], **tables.as_json(results)}
+        answers = [each.sentence for each in answer.answers(results)]
+        said = {"report": str(written), "answers": answers, **tables.as_json(results)}
         typer.echo(json.dumps(said, ensure_ascii=False))
         return
     if results.view == "accuracy":  # with one column the full comparison fits a terminal
@@ -165,6 +168,5 @@ def _conclude(directory: "StudyDirectory", as_json: bool) -> None:
     for table in made:
         show_table(table)
     console.print()
-    for each in answers:
-        console.print(each.sentence, highlight=False, markup=False)
+    show_answers(results)
     console.print(f"Report: {written}", highlight=False, markup=False, soft_wrap=True)

@@ -19,7 +19,10 @@ def show_grid(study: Study, directory: StudyDirectory, workers: int, elsewhere: 
     """The grid, what of it is done (here, or `elsewhere`: to be taken over), and how long the rest will take."""
     workers = workers or os.cpu_count() or 1
     factor = correction(study.runs, directory, workers)
-    table = Table("run", "rounds", "expected", "state", title=study.title)
+    table = Table(title=study.title)
+    table.add_column("run", overflow="fold")  # whole names, on several lines if need be
+    for head in ("rounds", "expected", "state"):
+        table.add_column(head, no_wrap=True)
     left = 0.0
     for run in study.runs:
         state = "done" if directory.is_done(run) else "to take over" if run.config in elsewhere else "to do"

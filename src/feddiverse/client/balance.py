@@ -1,44 +1,58 @@
-"""Every hidden group counts equally: a client's side (docs/rebalance.md).
-
-A client reads the attribute of its own samples once, under the model that the reading was made with
-(`AttributeTriplet`), and remembers it: what it remembers never leaves it.
-"""
+"""Every hidden group counts equally: a client's side of solving the last layer anew (docs/rebalance.md)."""
 
 import numpy as np
+from numpy.typing import NDArray
 
-from feddiverse.client.consensus import projected
-from feddiverse.client.draws import ATTRIBUTE, sample_weights
+from feddiverse.client.consensus import log_likelihoods, posteriors, projected
+from feddiverse.client.draws import remembered
 from feddiverse.client.evaluation import features
-from feddiverse.data.federation import Samples
-from feddiverse.messages import GroupSums, HeadErrors, Reply, Vector
+from feddiverse.data.federation import Ids, Samples
+from feddiverse.messages import Grouped, GroupSums, HeadErrors, Projected, Reply, Vector
 from feddiverse.models import FlatModel
+
+Floats = NDArray[np.float64]
 
 
 def group_sums(task: GroupSums, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     """Weighted sums of features: of each class, and of their products."""
-    weights = sample_weights(samples, task.weights, task.confidence)
-    x = projected(task, features(theta, samples, model))
-    num_classes, d = model.spec.num_classes, x.shape[1]
-    by_class = np.zeros(num_classes)
-    np.add.at(by_class, samples.y, weights)
-    sums = np.zeros((num_classes, d))
-    np.add.at(sums, samples.y, weights[:, None] * x)
-    products = (x * weights[:, None]).T @ x
-    parts = [by_class, sums.ravel(), products[np.triu_indices(d)]]
+    seen = features(theta, samples, model)
+    weights = _of_samples(task, seen, samples)[1]
+    x = projected(task, seen)
+    of_class = np.eye(model.spec.num_classes)[samples.y] * weights[:, None]  # [n, Y]
+    upper = np.triu_indices(x.shape[1])
+    columns = of_class.T if task.by_class else weights[None]
+    products = [((x * column[:, None]).T @ x)[upper] for column in columns]
+    parts = [of_class.sum(axis=0), (of_class.T @ x).ravel(), *products]
     return Reply(client_id, vector=np.concatenate(parts).astype(np.float32))
 
 
 def head_errors(task: HeadErrors, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     """What each of some heads would do on this client: squared errors summed over the sure samples of each group."""
-    shape = task.weights.shape
-    sure = sample_weights(samples, task.weights, task.confidence) > 0
-    x = projected(task, features(theta, samples, model))[sure]
-    y = samples.y[sure]
-    group = y * shape[1] + samples.memory[ATTRIBUTE][sure]
-    targets = 2.0 * np.eye(shape[0])[y] - 1
-    errors = np.zeros((len(task.heads), shape[0] * shape[1]))
+    seen = features(theta, samples, model)
+    attribute, weights = _of_samples(task, seen, samples)
+    sure = weights > 0
+    x, y = projected(task, seen)[sure], samples.y[sure]
+    num_classes, num_attributes = task.weights.shape
+    group = y * num_attributes + attribute[sure]
+    targets = 2.0 * np.eye(num_classes)[y] - 1
+    errors = np.zeros((len(task.heads), task.weights.size))
     for place, head in enumerate(task.heads.astype(np.float64)):
         squared = np.square(x @ head[:, :-1].T + head[:, -1] - targets).mean(axis=1)
-        errors[place] = np.bincount(group, weights=squared, minlength=errors.shape[1])
-    counts = np.bincount(group, minlength=errors.shape[1])
+        errors[place] = np.bincount(group, weights=squared, minlength=task.weights.size)
+    counts = np.bincount(group, minlength=task.weights.size)
     return Reply(client_id, vector=np.concatenate([errors.ravel(), counts]).astype(np.float32))
+
+
+def _of_samples(task: Grouped, seen: NDArray[np.float32], samples: Samples) -> tuple[Ids, Floats]:
+    """The attribute of each sample, [n], and the weight of its group, [n]: 0 where the attribute is not sure enough."""
+    if task.weights.shape[1] == 1:
+        attribute, sure = np.zeros_like(samples.y), np.ones(len(samples))
+    elif task.centres.size:
+        coordinates = projected(Projected(task.seed, task.round, task.reading_dimensions), seen) @ task.directions
+        likelihoods = log_likelihoods(coordinates - task.origin, task.centres[samples.y])
+        posterior = posteriors(likelihoods, samples.y, task.shares.astype(np.float64))
+        attribute, sure = posterior.argmax(axis=1), posterior.max(axis=1)
+    else:
+        attribute, sure = remembered(samples)
+    weights = task.weights.astype(np.float64)[samples.y, attribute]
+    return attribute, np.where(sure >= task.confidence, weights, 0.0)

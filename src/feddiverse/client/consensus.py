@@ -69,7 +69,8 @@ def attribute_triplet(
     # With noise, a sample is read for itself: if others moved it, one of them could change many counts.
     iterations = 0 if task.epsilon else ITERATIONS
     posterior = posteriors(likelihoods, samples.y, task.shares.astype(np.float64), iterations)
-    remember(samples, posterior, coordinates)
+    if task.remember:
+        remember(samples, posterior, coordinates)
     a = posterior.argmax(axis=1)
     matrix, sure = np.zeros(task.shares.shape), np.zeros(task.shares.shape)
     np.add.at(matrix, (samples.y, a), 1)

@@ -1,6 +1,7 @@
 """Which samples a client draws for an epoch, where every hidden group shall count equally (docs/rebalance.md).
 
-A client reads the attribute of its own samples once (`AttributeTriplet`), and remembers it: that never leaves it.
+A client reads the attribute of its own samples once (`AttributeTriplet`) and, if asked to, remembers it: what it
+remembers never leaves it.
 """
 
 import numpy as np
@@ -21,16 +22,28 @@ def remember(samples: Samples, posterior: NDArray[np.float64], coordinates: NDAr
     samples.memory[COORDINATES] = coordinates.astype(np.float32)
 
 
+def remember_truth(samples: Samples) -> None:
+    """Keep the true attributes in place of a reading: an upper bound for experiments."""
+    assert samples.a is not None
+    samples.memory[ATTRIBUTE] = samples.a
+    samples.memory[CONFIDENCE] = np.ones(len(samples))
+
+
 class Unread(Exception):
     """The client is asked for what it can only say once it has read its attributes."""
 
 
-def sample_weights(samples: Samples, weights: NDArray[np.float32], confidence: float) -> NDArray[np.float64]:
-    """[n]: the weight of each sample's group [Y, A]; 0 for one whose attribute is not sure enough."""
+def remembered(samples: Samples) -> tuple[Ids, NDArray[np.float64]]:
+    """The attribute of each sample as it was read, [n], and how sure that is, [n]."""
     if ATTRIBUTE not in samples.memory or len(samples.memory[ATTRIBUTE]) != len(samples):
         raise Unread("it has not read its attributes: they must be asked for first")
-    of_group = weights.astype(np.float64)[samples.y, samples.memory[ATTRIBUTE]]
-    return np.where(samples.memory[CONFIDENCE] >= confidence, of_group, 0.0)
+    return samples.memory[ATTRIBUTE], samples.memory[CONFIDENCE]
+
+
+def sample_weights(samples: Samples, weights: NDArray[np.float32], confidence: float) -> NDArray[np.float64]:
+    """[n]: the weight of each sample's group [Y, A]; 0 for one whose attribute is not sure enough."""
+    attribute, sure = remembered(samples)
+    return np.where(sure >= confidence, weights.astype(np.float64)[samples.y, attribute], 0.0)
 
 
 def balanced_epoch(task: Train, samples: Samples, rng: np.random.Generator) -> Ids:

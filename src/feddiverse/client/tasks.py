@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from feddiverse.client import balance, consensus, evaluation, held_out, noise, paper, secagg, training
-from feddiverse.client.draws import Unread
+from feddiverse.client.draws import Unread, remember_truth
 from feddiverse.client.sketch import compress
 from feddiverse.data.federation import Samples
 from feddiverse.messages import (
@@ -82,6 +82,8 @@ def label_counts(task: LabelCounts, theta: Vector, client_id: int, samples: Samp
 def true_matrix(task: TrueMatrix, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     if samples.a is None:
         return Reply(client_id, failure="the attributes of its samples are not known")
+    if task.remember:
+        remember_truth(samples)
     shape = (model.spec.num_classes, _num_attributes(task, samples))
     counts = evaluation.group_counts(samples, shape).astype(np.float64)
     counts = noise.private_counts(task, counts, client_id, samples)

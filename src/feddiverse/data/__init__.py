@@ -1,5 +1,6 @@
 """Where samples come from: embedded digits, MNIST, photo sets, the user's own tables and arrays."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +35,26 @@ def open_federation(
     >>> open_federation("digits-gsc", seed=0).client(0).x.shape
     (140, 3, 28, 28)
     """
+    if not isinstance(name, str):
+        raise UserError(f"A federation is opened by its name, not by {name!r}; arrays: Federation.from_arrays.")
     name = full_name(name)
+    opened_with = {
+        "seed": seed, "image_size": image_size, "resize": resize, "data_dir": str(data_dir), "columns": columns,
+        "features": features,
+    }  # fmt: skip
     if name.startswith("table:"):
         from feddiverse.data.table import Columns, load_table, path_of
 
-        return load_table(
-            path_of(name), seed, image_size or None, Columns.of(columns, features), resize, needs_test_set
-        )
+        columns_of = Columns.of(columns, features)
+        opened = load_table(path_of(name), seed, image_size or None, columns_of, resize, needs_test_set)
+        return replace(opened, opened_with=opened_with)
     split = split_of(name, seed)
     num_classes, num_attributes = split.counts.shape[1:]
     source = open_source(
         parse(name)[1], num_classes, num_attributes, seed, image_size=image_size or None, resize=resize,
         data_dir=Path(data_dir).expanduser() if data_dir else None, columns=columns, features=features,
     )  # fmt: skip
-    return deal(name, source, split.counts, split.num_selected, seed)
+    return replace(deal(name, source, split.counts, split.num_selected, seed), opened_with=opened_with)
 
 
 def open_source(

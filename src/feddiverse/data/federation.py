@@ -4,7 +4,7 @@ A *split* says how many samples of each (class, attribute) each client gets; a *
 from. They are read only when a client is asked (`Federation.client`), so clients nobody asks cost nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
@@ -90,6 +90,7 @@ class Federation:
     client_names: tuple[str, ...] = ()
     attributes_known: bool = True
     held_out: Sequence[tuple[Ids, Ids]] = ()
+    opened_with: Mapping[str, Any] = field(default_factory=dict)  # the config keys that `fd.federation` was given
 
     @classmethod
     def from_arrays(
@@ -121,6 +122,10 @@ class Federation:
         from feddiverse.data.arrays import from_arrays
 
         return from_arrays(x, y, client, attribute, test, name, num_selected, mean, std)
+
+    def __repr__(self) -> str:
+        of_each = f"{self.num_clients} clients, {self.counts.sum():,} samples, {self.num_classes} classes"
+        return f"Federation({self.name}: {of_each}, {len(self.test_ids):,} test samples)"
 
     @property
     def num_clients(self) -> int:

@@ -5,22 +5,26 @@ by which weights clients draw their samples so that all groups are drawn equally
 needed to solve the last layer anew, in closed form, with every group of the same weight.
 """
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from feddiverse.messages import Reply
+from feddiverse import secagg
+from feddiverse.messages import Reply, Vector
 
 Floats = NDArray[np.float64]
 
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """λ to choose from, in units of a standardised feature's variance."""
 NUM_FOLDS = 5
+FEWEST = secagg.FEWEST + 1  # clients of a fold: one of them may be lost, and a secure sum still be made
 ITERATIONS = 500
+ROUNDING = 1e-5  # of the trace: what sums in 32-bit numbers may miss being positive semi-definite by
 LEAST_SPREAD = 1e-3  # of the widest feature's deviation: what varies less is noise, and is not blown up
 
 
@@ -46,19 +50,30 @@ def calibrate(matrices: Floats, sizes: Floats) -> Floats:
 
 
 def fold_of(matrices: dict[int, Floats], num_folds: int = NUM_FOLDS) -> dict[int, int]:
-    """Client → fold, such that each fold has about the same share of every group: the largest clients are dealt first,
-    each to the fold that is then least uneven."""
+    """Client → fold, such that each fold has about the same share of every group, and as many clients (no fewer
+    than `FEWEST`, where there are so many). The largest are dealt first, each to the fold that is then least uneven."""
     totals = np.maximum(sum(matrices.values(), np.zeros(1)), 1e-12)
-    num_folds = max(1, min(num_folds, len(matrices)))
+    num_folds = max(1, min(num_folds, len(matrices) // FEWEST))
     loads = [np.zeros_like(totals) for _ in range(num_folds)]
-    folds = {}
+    folds: dict[int, int] = {}
+    open_to: list[int] = []
     for client in sorted(matrices, key=lambda k: (-float((matrices[k] / totals).sum()), k)):
+        open_to = open_to or list(range(num_folds))
         part = matrices[client] / totals
-        costs = [float(np.square(load + part).sum() - np.square(load).sum()) for load in loads]
-        fold = int(np.argmin(costs))
+        costs = [float(np.square(loads[k] + part).sum() - np.square(loads[k]).sum()) for k in open_to]
+        fold = open_to.pop(int(np.argmin(costs)))
         loads[fold] = loads[fold] + part
         folds[client] = fold
     return folds
+
+
+def group_weights(matrices: Iterable[Floats], even: bool = True) -> NDArray[np.float32]:
+    """[Y, A]: by which a group's samples count, so that all groups together count equally (or all samples, if not
+    `even`), and as much as there are samples. Groups that nobody has keep weight 0."""
+    totals = sum(matrices, np.zeros(1))
+    there = totals > 0
+    of_group = totals.sum() / there.sum() / np.maximum(totals, 1) if even else np.ones_like(totals)
+    return np.where(there, of_group, 0.0).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -70,19 +85,25 @@ class BalancedSums:
 
     weights: Floats  # [Y]
     sums: Floats  # [Y, d]
-    products: Floats  # [d, d]
+    products: Floats  # [d, d]; of each class where that was asked for: [Y, d, d]
 
     @classmethod
-    def of(cls, replies: Iterable[Reply], num_classes: int, d: int) -> Self:
+    def of(cls, replies: Iterable[Reply], num_classes: int, d: int, by_class: bool = False) -> Self:
         """The sum of all answers, one at a time."""
-        total = np.zeros(length(num_classes, d))
+        total = np.zeros(length(num_classes, d, by_class))
         for reply in replies:
             assert reply.vector is not None
             total += reply.vector
-        weights, sums, upper = np.split(total, [num_classes, num_classes * (1 + d)])
-        products = np.zeros((d, d))
-        products[np.triu_indices(d)] = upper
-        return cls(weights, sums.reshape(num_classes, d), products + np.triu(products, 1).T)
+        return cls.unpacked(total, num_classes, d)
+
+    @classmethod
+    def unpacked(cls, vector: Floats, num_classes: int, d: int) -> Self:
+        """What an answer, or a sum of answers, says."""
+        weights, sums, parts = _split(vector, num_classes, d)
+        rows, columns = _upper(d)
+        products = np.empty((len(parts), d, d))
+        products[:, rows, columns] = products[:, columns, rows] = parts
+        return cls(weights, sums, products if len(parts) > 1 else products[0])
 
     def __add__(self, other: Self) -> "BalancedSums":
         return BalancedSums(self.weights + other.weights, self.sums + other.sums, self.products + other.products)
@@ -109,14 +130,49 @@ class BalancedSums:
         for penalty in penalties:
             regular = s.copy()
             regular[np.diag_indices(len(s))] += penalty * scale
-            weight = scipy.linalg.solve(regular, b.T, assume_a="pos").T / deviation
+            factor = scipy.linalg.cho_factor(regular, lower=True, overwrite_a=True, check_finite=False)
+            weight = scipy.linalg.cho_solve(factor, b.T, check_finite=False).T / deviation
             found.append((weight, targets - weight @ mean))
         return found
 
 
-def length(num_classes: int, d: int) -> int:
+def sums_problem(vector: Vector, num_classes: int, d: int, expected: Floats, slack: float) -> str | None:
+    """What cannot be true of sums that a client sent, given the weights [Y] of all its samples of each class.
+
+    `slack`: weight that may be missing or too much, such as of a sample that is just not, or just, read surely. What is
+    left of Σ w xxᵀ within classes must be positive semi-definite, up to the rounding of 32-bit numbers.
+    """
+    weights, sums, parts = _split(vector, num_classes, d)
+    if not (np.abs(weights - expected) <= 1e-3 * expected + slack).all() or weights.min() < 0:
+        return "its sums have other weights than the samples it counted"
+    there = weights > 0
+    scaled = sums[there] / np.sqrt(weights[there])[:, None]
+    within = -(scaled.T @ scaled)
+    within[_upper(d)] += parts.sum(axis=0)
+    trace = float(np.square(scaled).sum()) + float(np.trace(within))  # of Σ w xxᵀ
+    within[np.diag_indices(d)] += ROUNDING * max(trace, 1e-30)
+    try:
+        scipy.linalg.cholesky(within, lower=False, overwrite_a=True, check_finite=False)  # of the upper triangle
+    except np.linalg.LinAlgError:
+        return "its sums cannot be those of any samples (not positive semi-definite)"
+    return None
+
+
+@functools.cache
+def _upper(d: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the upper triangle is."""
+    return np.triu_indices(d)
+
+
+def _split(vector: NDArray[Any], num_classes: int, d: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Σ w [Y], Σ w x [Y, d], and the upper triangles of Σ w xxᵀ, [1 or Y, d(d+1)/2]."""
+    weights, sums, upper = np.split(vector, [num_classes, num_classes * (1 + d)])
+    return weights, sums.reshape(num_classes, d), upper.reshape(-1, d * (d + 1) // 2)
+
+
+def length(num_classes: int, d: int, by_class: bool = False) -> int:
     """Numbers in an answer to `GroupSums`."""
-    return num_classes * (1 + d) + d * (d + 1) // 2
+    return num_classes * (1 + d) + d * (d + 1) // 2 * (num_classes if by_class else 1)
 
 
 def best_penalty(errors: Floats, counts: Floats) -> int:

@@ -1,34 +1,47 @@
 """A run in which every hidden group counts equally: reads attributes, weighs the clients' draws, solves the head anew.
 
-One reading of the attribute (docs/rebalance.md) is made at the start, with the model the run starts from: its features
-tell attributes before training bends them to the skew. Clients remember their own readings; the server has sums.
+The attribute is read at the start, with the model the run starts from: its features tell attributes before training
+bends them to the skew (docs/rebalance.md). Clients remember their own readings; the server has sums.
 """
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from feddiverse import seeding
+from feddiverse.errors import RunError
+from feddiverse.estimation import heads
 from feddiverse.estimation.balance import (
-    NUM_FOLDS,
     PENALTIES,
     BalancedSums,
     best_penalty,
     calibrate,
     fold_of,
+    group_weights,
     length,
+    sums_problem,
 )
 from feddiverse.estimation.base import Estimator
-from feddiverse.messages import Ask, GroupSums, HeadErrors, Plain, Vector
+from feddiverse.messages import Ask, GroupSums, HeadErrors, Plain, Reply, Vector
 from feddiverse.server.replies import answers
 
 Floats = NDArray[np.float64]
+AskAbout = Callable[[Vector], Ask]
+"""`ask_about(θ)`: how to ask clients about a model (`Meter.with_theta`)."""
 
 CONFIDENCE = 0.9  # posterior from which a reading counts: half of a rare group's readings would else be false
 NOT_SEEN = "No hidden attribute is seen, so there are no groups to balance: training and head stay as they are."
+GROUPS = ("groups", "true_groups")
+"""Values of `weights` under which a hidden attribute comes into it."""
+
+
+class CannotBalance(RunError):
+    """Why the head cannot be solved anew, in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +64,36 @@ class Head:
 class Balancer:
     """Knows the hidden groups of a federation. `estimator` must give matrices; `theta` is the model it reads with.
 
-    `dimensions`: features beyond so many are projected at random before they are summed.
+    `dimensions`: features beyond so many are projected at random before they are summed. `weights`: what counts
+    equally, `groups`, `true_groups`, `classes` or `samples`; `head`: how it is solved, `ridge`, `fed3r` or `ccvr`.
+    `reading`: the head's groups are those read at the `start`, or anew under the `final` model. `exact_counts`: whether
+    clients count their groups without noise, so that their sums can be held against it.
     """
 
     def __init__(
-        self, estimator: Estimator, theta: Vector, seed: int, confidence: float = CONFIDENCE, dimensions: int = 2048
+        self,
+        estimator: Estimator,
+        theta: Vector,
+        seed: int,
+        confidence: float = CONFIDENCE,
+        dimensions: int = 2048,
+        weights: str = "groups",
+        head: str = "ridge",
+        reading: str = "start",
+        exact_counts: bool = True,
     ) -> None:
         self.estimator = estimator
         self.theta = theta
         self.seed = seed
-        self.confidence = confidence
+        self.confidence = confidence if weights == "groups" else 0.0
         self.dimensions = dimensions
+        self.weights = weights
+        self.head = head
+        self.reading = reading if weights == "groups" else "start"
+        self.exact_counts = exact_counts
         estimator.wants_matrices = True
+        self._blank = copy.deepcopy(estimator)
+        estimator.remembered = True
         self._sizes: dict[int, int] = {}  # clients that have read their attributes in this session
         self._weights: NDArray[np.float32] | None = None
 
@@ -79,9 +110,12 @@ class Balancer:
 
     @property
     def sees_groups(self) -> bool:
-        """Whether there is an attribute to balance."""
-        matrices = self.estimator.matrices
-        return bool(matrices) and next(iter(matrices.values())).shape[1] > 1 if matrices else False
+        """Whether there is something to balance."""
+        return self._tells_groups(self.estimator)
+
+    def _tells_groups(self, estimator: Estimator) -> bool:
+        matrices = estimator.matrices or {}
+        return any(self.weights not in GROUPS or matrix.shape[1] > 1 for matrix in matrices.values())
 
     def warnings(self) -> list[str]:
         """What a reader should know."""
@@ -99,64 +133,129 @@ class Balancer:
             self._weights = calibrate(np.array(list(matrices.values())), sizes).astype(np.float32)
         return self._weights
 
-    def has_read(self, client: int) -> bool:
-        return client in self._sizes
-
     def _known(self) -> dict[int, Floats]:
         """The matrices of clients that remember their readings."""
         matrices = self.estimator.matrices or {}
         return {client: matrices[client] for client in sorted(matrices) if client in self._sizes}
 
-    def solve(self, round: int, theta: Vector, head: Head, ask: Ask) -> tuple[Vector, dict[str, Any]] | None:
-        """θ with its last layer solved anew, every group of equal weight, and how; None where no attribute is seen or
-        nobody answers. `ask` asks about `theta`.
-
-        λ is chosen without truth and test set: clients are dealt to folds, a head is solved from the sums of all other
-        folds, and each fold says how large its squared errors are; the λ is taken whose worst group is best.
-        """
-        matrices = self._known()
-        if not self.sees_groups or not matrices:
-            return None
+    def solve(
+        self, round: int, theta: Vector, head: Head, clients: Mapping[int, int], ask_about: AskAbout
+    ) -> tuple[Vector, dict[str, Any]]:
+        """θ with its last layer solved anew, and how. Raises `CannotBalance` with the reason where that cannot be."""
+        matrices, fields = self._groups(round, theta, clients, ask_about)
+        fields |= {"confidence": self.confidence}
+        with threadpool_limits(1, "blas"):  # the same bits wherever the server runs
+            ask = ask_about(theta)
+            of_fold, folds, matrices = self._sums(round, matrices, head, clients, fields, ask)
+            everything = sum(list(of_fold.values())[1:], next(iter(of_fold.values())))
+            empty = int(everything.weights.argmin())
+            if everything.weights[empty] <= 0:
+                raise CannotBalance(
+                    f"No client has a sample of class {empty} whose attribute it is sure of: the head stays as trained."
+                )
+            settings: dict[str, Any] = {"weights": self.weights, "head": self.head}
+            if self.weights == "groups":
+                settings |= {"reading": self.reading, "confidence": self.confidence}
+            if self.head == "ridge":
+                penalty = self._penalty(round, matrices, of_fold, folds, clients, fields, ask)
+                weight, bias = everything.heads([penalty])[0]
+                settings |= {"penalty": penalty, "folds": len(of_fold)}
+            elif self.head == "fed3r":
+                weight, bias = heads.fed3r(everything)
+                settings |= {"penalty": heads.FED3R_PENALTY}
+            else:
+                weight, bias = heads.ccvr(everything, self.seed)
+                settings |= {"virtual_samples": heads.VIRTUAL_SAMPLES}
         totals = sum(matrices.values(), np.zeros(1))
-        weights = np.where(totals > 0, 1 / np.maximum(totals, 1), 0.0).astype(np.float32)
-        d = min(head.dimensions, self.dimensions)
-        folds = fold_of(matrices)
-        question = GroupSums(self.seed, round, self.dimensions, weights=weights, confidence=self.confidence)
-        of_fold = {
-            fold: BalancedSums.of(
-                answers(question, {k: self._sizes[k] for k in members}, ask, length=length(head.num_classes, d)),
-                head.num_classes, d,
-            )
-            for fold, members in _members(folds).items()
-        }  # fmt: skip
+        settings |= {"groups": totals.tolist(), "clients": len(matrices)}
+        return head.written_into(theta, self._unprojected(weight, head.dimensions), bias), settings
+
+    def _groups(
+        self, round: int, theta: Vector, clients: Mapping[int, int], ask_about: AskAbout
+    ) -> tuple[dict[int, Floats], dict[str, Any]]:
+        """Matrices of the clients that can tell their groups now, and how they tell them: fields of `Grouped`."""
+        estimator, fields = self.estimator, {}
+        if self.reading == "start":
+            self.learn(round, clients, ask_about(self.theta))
+            matrices = self._known()
+        else:
+            estimator = copy.deepcopy(self._blank)
+            found = estimator.estimate(round, clients, ask_about(theta))
+            matrices = {client: matrix for client, matrix in (estimator.matrices or {}).items() if client in found}
+            if reading := getattr(estimator, "reading", None):
+                fields = {"reading_dimensions": getattr(estimator, "dimensions"), **reading}  # noqa: B009
+        matrices = {client: matrices[client] for client in sorted(matrices) if client in clients}
+        if not matrices:
+            raise CannotBalance("No client could be asked for its groups: the head stays as it was trained.")
+        if not self._tells_groups(estimator):
+            raise CannotBalance(NOT_SEEN)
+        return matrices, fields
+
+    def _sums(
+        self, round: int, matrices: dict[int, Floats], head: Head, clients: Mapping[int, int], fields: Plain, ask: Ask
+    ) -> tuple[dict[int, BalancedSums], dict[int, int], dict[int, Floats]]:
+        """Sums of each fold of clients; who is in which fold; the matrices of those who answered.
+
+        Where some do not, weights that count on them would leave their groups too light: the others are asked again.
+        """
+        d, by_class = min(head.dimensions, self.dimensions), self.head == "ccvr"
+        while matrices:
+            weights = group_weights(matrices.values(), even=self.weights != "samples")
+            task = GroupSums(self.seed, round, self.dimensions, weights=weights, by_class=by_class, **fields)
+            asked = {client: clients[client] for client in matrices}
+            folds = fold_of(matrices)
+            of_fold: dict[int, BalancedSums] = {}
+            answered: set[int] = set()
+            for fold in sorted(set(folds.values())):  # one after the other: of a secure sum only the total is seen
+                members = {client: size for client, size in asked.items() if folds[client] == fold}
+                total = np.zeros(length(head.num_classes, d, by_class))
+                for reply in self._usable_sums(task, members, matrices, head.num_classes, d, ask):
+                    assert reply.vector is not None
+                    total += reply.vector
+                    answered.update(reply.members or (reply.client,))
+                of_fold[fold] = BalancedSums.unpacked(total, head.num_classes, d)
+            if answered == matrices.keys():
+                return of_fold, folds, matrices
+            matrices = {client: matrix for client, matrix in matrices.items() if client in answered}
+        raise CannotBalance("No client sent usable sums: the head stays as it was trained.")
+
+    def _usable_sums(
+        self, task: GroupSums, asked: Mapping[int, int], matrices: Mapping[int, Floats], num_classes: int, d: int,
+        ask: Ask,
+    ) -> Iterator[Reply]:  # fmt: skip
+        def check(reply: Reply) -> str | None:
+            assert reply.vector is not None
+            own = sum(matrices[client] for client in reply.members or (reply.client,)) * task.weights
+            slack = float(task.weights.max()) if self.exact_counts else np.inf
+            return sums_problem(reply.vector, num_classes, d, own.sum(axis=1), slack)
+
+        return answers(task, asked, ask, length=length(num_classes, d, task.by_class), check=check)
+
+    def _penalty(
+        self, round: int, matrices: Mapping[int, Floats], of_fold: Mapping[int, BalancedSums],
+        folds: Mapping[int, int], clients: Mapping[int, int], fields: Plain, ask: Ask,
+    ) -> float:  # fmt: skip
+        """λ, chosen without truth and test set: a head is solved from the sums of all other folds, and each fold says
+        how large its squared errors are; the λ is taken whose worst group is best."""
+        weights = group_weights(matrices.values(), even=self.weights != "samples")
         everything = sum(list(of_fold.values())[1:], next(iter(of_fold.values())))
-        if everything.weights.min(initial=np.inf) <= 0:
-            return None
-        errors = np.zeros((len(PENALTIES), totals.size))
-        counts = np.zeros(totals.size)
-        for fold, members in _members(folds).items() if len(of_fold) > 1 else []:
-            rest = everything - of_fold[fold]
+        errors, counts = np.zeros((len(PENALTIES), weights.size)), np.zeros(weights.size)
+        for fold, own in of_fold.items() if len(of_fold) > 1 else ():
+            rest = everything - own
             if rest.weights.min() <= 0:
                 continue
-            heads = np.array([np.column_stack(solved) for solved in rest.heads()], np.float32)
-            trial = HeadErrors(
-                self.seed, round, self.dimensions, heads=heads, weights=weights, confidence=self.confidence
-            )
-            asked = {k: self._sizes[k] for k in members}
-            for reply in answers(trial, asked, ask):
+            solved = np.array([np.column_stack(pair) for pair in rest.heads()], np.float32)
+            task = HeadErrors(self.seed, round, self.dimensions, heads=solved, weights=weights, **fields)
+            asked = {client: clients[client] for client in matrices if folds[client] == fold}
+            for reply in answers(task, asked, ask, length=errors.size + counts.size, check=_check_errors):
                 assert reply.vector is not None
                 errors += reply.vector[: errors.size].reshape(errors.shape)
                 counts += reply.vector[errors.size :]
-        place = best_penalty(errors, counts) if counts.any() else PENALTIES.index(1.0)
-        weight, bias = everything.heads([PENALTIES[place]])[0]
-        about = {
-            "penalty": PENALTIES[place],
-            "confidence": self.confidence,
-            "folds": len(of_fold),
-            "groups": totals.tolist(),
-            "clients": len(matrices),
-        }
-        return head.written_into(theta, self._unprojected(weight, head.dimensions), bias), about
+        if not counts.any():
+            return 1.0
+        if self.weights == "samples":
+            errors, counts = errors.sum(axis=1, keepdims=True), counts.sum(keepdims=True)
+        return PENALTIES[best_penalty(errors, counts)]
 
     def _unprojected(self, weight: Floats, dimensions: int) -> Floats:
         """A linear head on projected features as one on the features themselves."""
@@ -175,8 +274,6 @@ class Balancer:
             self.estimator.restore(state["estimator"])
 
 
-def _members(folds: Mapping[int, int]) -> dict[int, list[int]]:
-    members: dict[int, list[int]] = {fold: [] for fold in range(min(NUM_FOLDS, len(folds)))}
-    for client, fold in folds.items():
-        members[fold].append(client)
-    return {fold: clients for fold, clients in members.items() if clients}
+def _check_errors(reply: Reply) -> str | None:
+    assert reply.vector is not None
+    return "its errors or counts are negative" if reply.vector.min(initial=0) < 0 else None

@@ -1,6 +1,7 @@
 """How the server comes to know each client's triplet [CI, AI, SC] (paper, Sec. IV-A): one small seam, three ways."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -8,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.heterogeneity import triplet
-from feddiverse.messages import Ask, Plain, TrueMatrix
+from feddiverse.messages import Ask, LabelCounts, Plain, TrueMatrix
 from feddiverse.server.replies import answers
 
 Triplet = NDArray[np.float64]  # [ci, ai, sc]
 Matrix = NDArray[np.float64]  # [class, attribute]
 
 
-class Estimator:
+class Estimator(ABC):
     """Finds triplets of clients. Called again for clients that come late; what was learnt is kept as plain data.
 
     >>> class Equal(Estimator):
@@ -33,12 +34,13 @@ class Estimator:
 
     def __init__(self) -> None:
         self.wants_matrices = False  # a selector that needs whole matrices says so: they tell more than three numbers
+        self.remembered = False  # whether clients keep what they read, for balanced draws and sums
         self.matrices: dict[int, Matrix] | None = None
         self.warnings: list[str] = []
 
+    @abstractmethod
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         """Triplets of `clients` (id → number of samples); clients that failed to answer are left out."""
-        raise NotImplementedError
 
     def state(self) -> Plain:
         """What must be remembered between rounds."""
@@ -67,10 +69,31 @@ class Oracle(Estimator):
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         self.matrices = self.matrices or {}
         found = {}
-        question, length = TrueMatrix(self.seed, round, self.shape[1]), math.prod(self.shape)
+        question = TrueMatrix(self.seed, round, self.shape[1], remember=self.remembered)
+        length = math.prod(self.shape)
         for reply in answers(question, clients, ask, length=length):
             assert reply.vector is not None
             matrix = reply.vector.astype(np.float64).reshape(self.shape)
             self.matrices[reply.client] = matrix
             found[reply.client] = triplet(matrix)
+        return found
+
+
+class ClassCounts(Estimator):
+    """Matrices of one column: how many samples of each class a client has. Attributes do not come into it."""
+
+    gives_matrices = True
+
+    def __init__(self, seed: int, num_classes: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.num_classes = num_classes
+
+    def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
+        self.matrices = self.matrices or {}
+        found = {}
+        for reply in answers(LabelCounts(self.seed, round), clients, ask, length=self.num_classes):
+            assert reply.vector is not None
+            self.matrices[reply.client] = reply.vector.astype(np.float64)[:, None]
+            found[reply.client] = triplet(self.matrices[reply.client])
         return found

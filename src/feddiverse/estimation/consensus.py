@@ -16,7 +16,13 @@ from feddiverse import seeding
 from feddiverse.errors import UserError
 from feddiverse.estimation.base import Estimator, Triplet
 from feddiverse.estimation.directions import Directions, Mixture, Scatter, find_directions, fit
-from feddiverse.estimation.plausible import histogram_problem, moments_problem, triplet_problem, trusted_scatter
+from feddiverse.estimation.plausible import (
+    histogram_problem,
+    moments_problem,
+    total_problem,
+    triplet_problem,
+    trusted_scatter,
+)
 from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain, Reply
 from feddiverse.server.replies import answers, triplet_in
 
@@ -90,6 +96,7 @@ class Consensus(Estimator):
             self.dimensions,
             matrix=matrix,
             confidence=self.confidence,
+            remember=self.remembered,
             **reading,  # type: ignore[arg-type]  # arrays only
         )
         found = {}
@@ -119,8 +126,8 @@ class Consensus(Estimator):
         def check(reply: Reply) -> str | None:
             if reply.vector is None:
                 return "it sent no moments"
-            if reply.client not in clients:  # a sum of many, hidden by secure aggregation
-                return None
+            if reply.members:  # a sum of many, hidden by secure aggregation
+                return total_problem(reply, self.num_classes)
             return self._refuse(reply, moments_problem(reply.vector, self.num_classes, clients[reply.client]))
 
         replies = answers(moments, clients, ask, check=check)

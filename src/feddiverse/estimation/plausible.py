@@ -54,6 +54,21 @@ def moments_problem(vector: Vector, num_classes: int, num_samples: int) -> str |
     return None
 
 
+def total_problem(total: Reply, num_classes: int) -> str | None:
+    """What is wrong with a secure sum of moments: all that can be seen of a lie in it, and never whose it was."""
+    assert total.vector is not None
+    if not num_features(total.vector.size, num_classes):
+        return f"{total.vector.size:,} numbers are no moments of features"
+    counts = Scatter.unpack(total.vector.astype(np.float64), num_classes).counts
+    off = abs(float(counts.sum()) - total.num_examples)
+    if total.vector[0] != len(total.members) or counts.min() < 0 or off > PRECISION * total.num_examples:
+        return (
+            f"it counts {counts.sum():g} samples of {total.vector[0]:g} clients, where {len(total.members)} clients"
+            f" with {total.num_examples:,} samples were asked: one of them lied, and nobody can see who"
+        )
+    return None
+
+
 def histogram_problem(vector: Vector, counts: Floats) -> str | None:
     """What is wrong with an answer to `FeatureHistogram` of a client whose moments had these class counts [Y]."""
     cells = vector.astype(np.float64).reshape(len(counts), -1)

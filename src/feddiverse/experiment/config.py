@@ -3,27 +3,32 @@
 How a run is computed (workers, device, engine) is not part of it: it must not change the result.
 """
 
+import inspect
 import json
 import math
 import operator
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from feddiverse import registry
-from feddiverse.data.names import full_name
+from feddiverse.data.names import FEDERATIONS, full_name
 from feddiverse.errors import UserError
 
 PADDING = ("constant", "edge")
+REBALANCE_WEIGHTS = ("groups", "classes", "samples", "true_groups")
 
 OWN: Any = None
 """Default of a key whose value depends on other keys (`Config.__post_init__` fills it in)."""
 
 PARTS = {
     "selector": registry.SELECTOR, "aggregator": registry.AGGREGATOR, "average": registry.AVERAGE,
-    "estimator": registry.ESTIMATOR, "objective": registry.OBJECTIVE,
+    "estimator": registry.ESTIMATOR, "objective": registry.OBJECTIVE, "model": registry.MODEL,
 }  # fmt: skip
 """Keys that name a part which may have parameters of its own: `selector.temperature`."""
 
@@ -101,8 +106,18 @@ class Config:
     draw: str = _key(
         "plain", "how clients draw samples: plain, or balanced over hidden groups", choices=("plain", "balanced")
     )
-    rebalance: bool = _key(False, "solve the last layer anew at the end, every hidden group of equal weight")
+    rebalance: bool = _key(OWN, "solve the last layer anew at the end, every hidden group of equal weight")
+    rebalance_weights: str = _key("groups", "rebalance: what counts equally", choices=REBALANCE_WEIGHTS)
+    rebalance_head: str = _key(
+        "ridge", "rebalance: how the layer is solved: ours, or as Fed3R or CCVR do", choices=("ridge", "fed3r", "ccvr")
+    )
+    rebalance_reading: str = _key(
+        "start", "rebalance: the model that reads the hidden groups", choices=("start", "final")
+    )
     rebalance_dimensions: int = _key(2048, "rebalance: features beyond so many are projected at random", low=1)
+    evaluate_rebalanced_every: int = _key(
+        0, "rounds between evaluations with the last layer solved anew as well; 0: only at the end, if at all", low=0
+    )
     coverage: float = _key(0.0, "nobody is chosen more than so many times as often as uniformly; 0: no bound", low=0)
     smoothing: float = _key(0.0, "feddiverse: added to triplets before normalising; 0: the paper's rule", low=0)
     loss_quantile: float = _key(1.0, "pow_d, oort: losses above this quantile count as it; 1: all", above=0, high=1)
@@ -132,9 +147,16 @@ class Config:
         own = _own_defaults(self)
         for name, key in KEYS.items():
             value = getattr(self, name)
-            value = own[name] if value is OWN else value
+            value = own.get(name) if value is OWN else value
             object.__setattr__(self, name, _checked(name, key.type, value, key.metadata))
         object.__setattr__(self, "options", _frozen(dict(self.options)))
+        if self.evaluate_rebalanced_every and not self.rebalance:
+            raise UserError("'evaluate_rebalanced_every' evaluates what 'rebalance' solves: set rebalance to true.")
+        if self.draw == "balanced" and self.rebalance_weights not in BY_GROUP:
+            raise UserError(
+                "'draw' is balanced over hidden groups, but 'rebalance_weights' is"
+                f" '{self.rebalance_weights}': choose {' or '.join(BY_GROUP)}, or draw plainly."
+            )
 
     def parameters(self, part: str) -> dict[str, Any]:
         """The part's own parameters beyond the keys: `parameters("selector")`."""
@@ -154,10 +176,11 @@ KEYS = {key.name: key for key in fields(Config) if key.name != "options"}
 def _own_defaults(config: Config) -> dict[str, Any]:
     """The paper's settings; for digits and arrays in memory quick ones, which train a small model from scratch."""
     name = config.federation if isinstance(config.federation, str) else ""
-    small = name.startswith(("digits", "arrays")) or name.endswith(":digits") or bool(config.features)
+    small = name.startswith("digits") or name.endswith(":digits") or is_in_memory(name) or bool(config.features)
     birds = name == "waterbirds-dist" or name.endswith(":waterbirds")  # flipped and shifted as released
     side = config.image_size if type(config.image_size) is int and config.image_size > 0 else 224
-    adaptive = config.aggregator in ("fedadam", "fedyogi", "fedadagrad")
+    selector, aggregator = (str(part).removesuffix(registry.OBJECT) for part in (config.selector, config.aggregator))
+    adaptive = aggregator in ("fedadam", "fedyogi", "fedadagrad")
     return {
         "rounds": 100 if small else 200,
         "model": "mlp" if config.features else "cnn" if small else "mobilenet",
@@ -165,11 +188,20 @@ def _own_defaults(config: Config) -> dict[str, Any]:
         "evaluate_every": 5 if small else 10,
         "flip": birds,
         "crop_padding": round(side * 24 / 224) if birds else 0,
-        "weighting": "samples" if config.aggregator == "fednova" else "equal",  # its formula weighs by |D_k|/|D|
+        "weighting": "samples" if aggregator == "fednova" else "equal",  # its formula weighs by |D_k|/|D|
         "server_lr": 0.01 if adaptive else 0.1,  # an adaptive step has about the size of η in every coordinate
-        "pretraining_rounds": 1 if config.selector in ESTIMATING else 0,
+        "pretraining_rounds": 1 if selector in ESTIMATING else 0,
+        "rebalance": bool(config.evaluate_rebalanced_every),
     }
 
+
+def is_in_memory(federation: str) -> bool:
+    """Whether this is the name of no data that could be opened, but of arrays that a program has."""
+    return ":" not in federation and federation not in FEDERATIONS
+
+
+BY_GROUP = ("groups", "true_groups")
+"""Values of `rebalance_weights` under which a hidden attribute comes into it."""
 
 ESTIMATING = ("feddiverse", "group_balance")
 """Selectors that ask for triplets, and so want a model that has seen the data once."""
@@ -186,6 +218,10 @@ _INSIDE = {"at least": operator.ge, "above": operator.gt, "at most": operator.le
 
 def _checked(name: str, type_: Any, value: Any, rule: Mapping[str, Any]) -> Any:
     """The value in its key's type, or a `UserError` that names the key."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type_ is str and isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if type(value) is int and not -LARGEST <= value <= LARGEST:
         raise UserError(f"Config key '{name}' is too large a number.")
     if type_ is float and type(value) is int:
@@ -209,9 +245,10 @@ def _checked(name: str, type_: Any, value: Any, rule: Mapping[str, Any]) -> Any:
 
 
 OTHER_NAMES = {
-    "learning_rate": "lr", "local_epochs": "epochs", "batch": "batch_size", "clients_per_round": "num_selected",
-    "dataset": "federation", "num_rounds": "rounds", "mu": "prox_mu", "strategy": "aggregator",
-    "t0": "pretraining_rounds",
+    "learning_rate": "lr", "local_lr": "lr", "client_lr": "lr", "local_epochs": "epochs", "num_epochs": "epochs",
+    "batch": "batch_size", "clients_per_round": "num_selected", "clients": "num_selected", "dataset": "federation",
+    "num_rounds": "rounds", "mu": "prox_mu", "strategy": "aggregator", "server_learning_rate": "server_lr",
+    "beta": "server_momentum", "t0": "pretraining_rounds", "attributes": "num_attributes",
 }  # fmt: skip
 """What people call our keys elsewhere: suggested where they do so here."""
 
@@ -225,13 +262,26 @@ def from_mapping(values: Mapping[str, Any], where: str = "") -> Config:
     keys, options = _parts(_resolved(values), where)
     for name in keys:
         if name not in KEYS:
-            near = OTHER_NAMES.get(name.lower())
-            hint = f"; did you mean '{near}'?" if near else f"{registry.nearest(name, KEYS)}; see docs/running.md."
-            raise UserError(f"Unknown key '{name}' in {where or 'the config'}{hint}")
+            hint = _hint(name, keys)
+            raise UserError(f"Unknown key '{name}' in {where or 'the config'}{hint}; see docs/running.md.")
     try:
         return Config(**keys, options=options)
     except UserError as error:
         raise UserError(f"In {where}: {error}" if where else str(error)) from None
+
+
+def _hint(name: str, keys: Mapping[str, Any]) -> str:
+    """What an unknown key may have meant: a parameter of one of the parts, another word for a key, or one like it."""
+    for part, kind in PARTS.items():
+        try:
+            parameters = inspect.signature(registry.find(kind, keys[part])).parameters if part in keys else {}
+        except (UserError, TypeError, ValueError):  # what is wrong with the part is told when its key is looked at
+            continue
+        if name in parameters:
+            return f" (did you mean '{part}.{name}'?)"
+    words = {**{key: key for key in KEYS}, **OTHER_NAMES}
+    near = registry.closest(name, words)
+    return f" (did you mean '{words[near]}'?)" if near else ""
 
 
 def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,7 +332,7 @@ def _balanced(federation: str, image_size: int) -> dict[str, Any]:
     keys: dict[str, Any] = {"draw": "balanced", "rebalance": True}
     if not federation or federation.startswith("digits") or federation.endswith(("digits", "cmnist", "cmnist-gsc")):
         return {**keys, "crop_padding": 2, "padding": "edge"}
-    if federation.startswith("arrays"):
+    if is_in_memory(federation):
         return keys  # they may be no pictures: say flip and crop_padding yourself
     return {**keys, "flip": True, "crop_padding": (image_size or 224) // 10, "padding": "edge"}
 

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from feddiverse import files, registry
 from feddiverse.data.federation import Federation, Ids
-from feddiverse.data.names import full_name
 from feddiverse.engine.local import LocalEngine
 from feddiverse.errors import RunError
 from feddiverse.estimation.consensus import WEAK, Consensus
-from feddiverse.experiment.config import Config, from_mapping
+from feddiverse.experiment.config import Config
 from feddiverse.experiment.estimating import pretrain
-from feddiverse.experiment.opening import Objects, Opened, open_run
+from feddiverse.experiment.opening import Opened, from_arguments, open_run
 from feddiverse.experiment.truth import TruthKept, attribute_accuracy
 from feddiverse.heterogeneity import METRICS, Counts, measure, triplet
 from feddiverse.server.meter import Meter
@@ -209,7 +208,6 @@ def discover(
     *,
     attributes: int = 2,
     pretraining_rounds: int = 0,
-    seed: int = 0,
     workers: int = 0,
     device: str = "auto",
     tell: Callable[[str], None] = lambda what: None,
@@ -226,21 +224,13 @@ def discover(
     >>> found.strength > 4, found.evaluation_only["attribute_accuracy"] > 0.95
     (True, True)
     """
-    config = {"seed": seed, "num_attributes": attributes, "pretraining_rounds": pretraining_rounds, **settings}
-    objects = Objects()
-    if isinstance(federation, Federation):
-        objects, config["federation"] = Objects(federation), federation.name
-        if model is None and _is_rows(federation):
-            model = columns
-    else:
-        config["federation"] = full_name(federation)
-    if isinstance(model, str):
-        config["model"] = model
-    elif model is not None:
-        objects, config["model"] = replace(objects, model=model), registry.address_of(model)
+    settings |= {"num_attributes": attributes, "pretraining_rounds": pretraining_rounds}
+    if isinstance(federation, Federation) and model is None and _is_rows(federation):
+        model = columns
+    config, objects = from_arguments(federation, {"model": model}, settings, "the arguments of discover")
     tell("reading the data")
-    opened = open_run(from_mapping(config, "the arguments of discover"), objects)
-    if model is None and "model" not in settings and _is_rows(opened.federation):
+    opened = open_run(config, objects)
+    if model is None and _is_rows(opened.federation):
         opened = replace(opened, objects=replace(objects, model=columns), weights=None)
     return _discover(opened, workers, device, tell)
 
@@ -259,6 +249,7 @@ def columns(num_classes: int, shape: tuple[int, ...]) -> Any:
 def _discover(opened: Opened, workers: int, device: str, tell: Callable[[str], None]) -> Discovery:
     federation, config = opened.federation, opened.config
     estimator: Consensus = opened.estimator("consensus")  # type: ignore[assignment]
+    estimator.remembered = True
     engine: LocalEngine = registry.find(registry.ENGINE, "local")(opened, workers, device)
     with closing(engine):
         theta = pretrain(opened, engine, tell)

@@ -1,6 +1,7 @@
 """What besides the config decides a run's bits: versions, the weights it starts from, the data."""
 
 import hashlib
+import json
 import platform
 from importlib.metadata import version
 from pathlib import Path
@@ -31,9 +32,8 @@ def refuse_other_inputs(before: dict[str, Any], now: dict[str, Any]) -> None:
     """A run can only go on with the data and weights it began with."""
     for key, what in (("data", "The data"), ("checkpoint", "The starting weights")):
         if before.get(key) != now[key]:
-            raise UserError(
-                f"{what} changed since this run began ({before.get(key)}, now {now[key]}): start a new run."
-            )
+            was, is_ = (json.dumps(each.get(key)) for each in (before, now))
+            raise UserError(f"{what} changed since this run began (then {was}, now {is_}): start a new run.")
 
 
 def other_versions(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

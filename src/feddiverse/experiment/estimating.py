@@ -14,7 +14,7 @@ from feddiverse.experiment.opening import Opened, open_run
 from feddiverse.experiment.records import total, traffic_of
 from feddiverse.experiment.truth import TruthKept, compare
 from feddiverse.messages import Engine, Vector
-from feddiverse.selection.base import Selector
+from feddiverse.selection.everyone import Everyone
 from feddiverse.server.aggregation import FedAvg
 from feddiverse.server.meter import EVALUATION, Meter, Traffic
 from feddiverse.server.rounds import rounds
@@ -78,7 +78,7 @@ def pretrain(opened: Opened, engine: Engine, tell: Tell) -> Vector:
     """θ after T0 rounds of plain FedAvg with every client (paper, Sec. IV-A, step 1): the loop, and no more of it."""
     theta, t0 = opened.initial_theta(), opened.config.pretraining_rounds
     plan = replace(opened.plan, rounds=t0, pretraining_rounds=t0)
-    for done in rounds(engine, Selector(), FedAvg(), None, plan, theta):
+    for done in rounds(engine, Everyone(), FedAvg(), None, plan, theta):
         tell(f"pre-training round {done.round} of {t0}")
         theta = done.theta
     return theta

@@ -22,11 +22,7 @@ NUM_TEST = {"digits": 2_800, "cmnist": 10_000, "spawrious": 2_532, "waterbirds":
 
 def thread_seconds(config: Config) -> float:
     """Work of one run: training, the selector's own questions, evaluation."""
-    try:
-        split, source = split_of(config.federation, config.seed), parse(config.federation)[1]
-        samples, clients, chosen = int(split.counts.sum()), len(split.counts), split.num_selected
-    except UserError:  # a user's own table: its size is not known before it is read
-        samples, clients, chosen, source = 5_000, 25, 9, "table"
+    samples, clients, chosen, source = _size(config)
     share = 1.0 if config.selector == "everyone" else min(1.0, (config.num_selected or chosen) / clients)
     everyone = config.pretraining_rounds if config.selector in {"feddiverse", "group_balance"} else 0
     trained = samples * (everyone + share * max(config.rounds - everyone, 0)) * config.epochs
@@ -34,9 +30,28 @@ def thread_seconds(config: Config) -> float:
     if config.selector == "feddiverse" and config.estimator == "paper":
         asked += clients * config.bias_steps * config.batch_size
     tested = NUM_TEST.get(source, 5_000) * FORWARD * -(-config.rounds // config.evaluate_every)
+    return _each(config, source) * (trained + asked + tested)
+
+
+def forward_seconds(config: Config) -> float:
+    """One pass of the model over all training samples, on one thread."""
+    samples, _, _, source = _size(config)
+    return _each(config, source) * FORWARD * samples
+
+
+def _size(config: Config) -> tuple[int, int, int, str]:
+    """Samples, clients, how many of them a round asks, and the source."""
+    try:
+        split, source = split_of(config.federation, config.seed), parse(config.federation)[1]
+    except UserError:  # a user's own table: its size is not known before it is read
+        return 5_000, 25, 9, "table"
+    return int(split.counts.sum()), len(split.counts), split.num_selected, source
+
+
+def _each(config: Config, source: str) -> float:
+    """Seconds a trained sample."""
     side = config.image_size or SIDE.get(source, 28)
-    each = SECONDS_PER_SAMPLE.get(config.model, SECONDS_PER_SAMPLE["cnn"]) * (side / 28) ** 2
-    return each * (trained + asked + tested)
+    return SECONDS_PER_SAMPLE.get(config.model, SECONDS_PER_SAMPLE["cnn"]) * (side / 28) ** 2
 
 
 def wall_seconds(config: Config, workers: int) -> float:

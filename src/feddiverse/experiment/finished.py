@@ -91,6 +91,58 @@ class Run:
         return pairs[:, 0], pairs[:, 1]
 
     @cached_property
+    def rebalanced_curve(self) -> tuple[Floats, Floats]:
+        """As `curve`, with the last layer solved anew: rounds that were evaluated so, and the end."""
+        solved = [(r["round"], r["rebalanced"]) for r in self.rounds[:-1] if r.get("rebalanced")]
+        solved += [(self.rounds[-1]["round"], self.rebalanced)] if self.rebalanced else []
+        seen = [(number, worst) for number, record in solved if (worst := self.worst_of(record)) is not None]
+        pairs = np.array(seen, dtype=np.float64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """Since the start, at each evaluated round of `curve`."""
+        passed = np.cumsum([r["seconds"] for r in self.rounds])
+        return np.array([t for t, r in zip(passed, self.rounds, strict=True) if self.worst_of(r) is not None])
+
+    @cached_property
+    def group_curves(self) -> Floats:
+        """[evaluated round, group]: the accuracy of every group of `tested_groups`."""
+        seen = [r["groups"] for r in self.rounds if self.worst_of(r) is not None]
+        return np.array([self._by_group(groups) for groups in seen], dtype=np.float64)
+
+    @property
+    def tested_groups(self) -> list[tuple[int, int]]:
+        """(class, attribute) of the groups that have test samples."""
+        return [(g["class"], g["attribute"]) for g in self.result["groups"] if g["accuracy"] is not None]
+
+    def _by_group(self, groups: list[dict[str, Any]]) -> list[float]:
+        by_key = {(g["class"], g["attribute"]): g["accuracy"] for g in groups}
+        return [by_key[key] for key in self.tested_groups]
+
+    @property
+    def group_accuracies(self) -> list[float]:
+        """At the end, of every group of `tested_groups`."""
+        return self._by_group(self.result["groups"])
+
+    @property
+    def rebalanced(self) -> dict[str, Any] | None:
+        """What `result.json` says of the model with its last layer solved anew; None where that was not done."""
+        found = self.result.get("rebalanced")
+        return found if found and found.get("groups") else None
+
+    @property
+    def worst_rebalanced(self) -> float | None:
+        """The worst accuracy of that model."""
+        return None if self.rebalanced is None else self.worst_of(self.rebalanced)
+
+    @property
+    def rebalanced_group_accuracies(self) -> list[float]:
+        """Of that model, of every group of `tested_groups`."""
+        assert self.rebalanced is not None
+        return self._by_group(self.rebalanced["groups"])
+
+    @cached_property
     def choices(self) -> list[list[int]]:
         """Whom the selector chose, round by round; rounds of pre-training are left out."""
         return choices(self.rounds)

@@ -4,7 +4,8 @@ A config names them; from Python they may be objects instead (`Objects`), which 
 """
 
 import copy
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,16 @@ from feddiverse.data import open_federation
 from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
 from feddiverse.estimation.balancer import CONFIDENCE, Balancer, Head
-from feddiverse.estimation.base import Estimator
+from feddiverse.estimation.base import ClassCounts, Estimator
 from feddiverse.estimation.consensus import Consensus
 from feddiverse.experiment import accounting
-from feddiverse.experiment.config import ESTIMATING, PARTS, Config, settings
+from feddiverse.experiment.config import ESTIMATING, PARTS, Config, from_mapping, settings
 from feddiverse.messages import PaperTriplet, Summed, Train, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.selection.limited import limited
 from feddiverse.server.aggregation import Aggregator, FedAvg
 from feddiverse.server.averages import Average
+from feddiverse.server.evaluation import Evaluation, GroupReader
 from feddiverse.server.objectives import Objective
 from feddiverse.server.privacy import Privacy
 from feddiverse.server.rounds import Plan
@@ -39,6 +41,34 @@ class Objects:
     federation: Federation | None = None
     model: Any = None
     parts: dict[str, Any] = field(default_factory=dict)  # "selector", "aggregator", "average", "estimator", "objective"
+
+
+OPENING = ("image_size", "resize", "data_dir", "columns", "features")
+"""Keys that say how a federation is opened: nothing to one that is open."""
+
+
+def from_arguments(
+    federation: str | Federation, given: Mapping[str, Any], settings: Mapping[str, Any], where: str
+) -> tuple[Config, Objects]:
+    """The config of what a Python function was given, and those objects that it can only name.
+
+    `given`: the model and the parts, each a name, a table of name and parameters, a class, an object, or None.
+    """
+    if "federation" in settings:
+        raise TypeError("federation is given twice")
+    named = {key: part for key, part in given.items() if isinstance(part, str | dict)}
+    parts = {key: part for key, part in given.items() if part is not None and key not in named}
+    named |= {key: registry.name_of(PARTS[key], part) for key, part in parts.items()}
+    objects = Objects(model=parts.pop("model", None), parts=parts)
+    if not isinstance(federation, Federation):
+        return from_mapping({**settings, **named, "federation": federation}, where), objects
+    for key in OPENING:
+        if key in settings and settings[key] != federation.opened_with.get(key):
+            raise UserError(f"{federation!r} is open already: '{key}' is to be given to fd.federation, not here.")
+    if "model" not in named and len(federation.source.shape) != 3:
+        named["model"] = "mlp"  # the others take pictures
+    values = {**federation.opened_with, **settings, **named, "federation": federation.name}
+    return from_mapping(values, where), replace(objects, federation=federation)
 
 
 @dataclass(frozen=True)
@@ -70,7 +100,7 @@ class Opened:
         source = self.federation.source
         return ModelSpec(
             self.config.model, self.federation.num_classes, source.shape, source.mean, source.std,
-            factory=self.objects.model,
+            options=tuple(self.config.parameters("model").items()), factory=self.objects.model,
         )  # fmt: skip
 
     def initial_theta(self) -> Vector:
@@ -115,16 +145,36 @@ class Opened:
 
     def balancer(self) -> Balancer | None:
         """What makes hidden groups count equally, where the config asks for it. It reads with θ₀."""
-        if not (self.config.rebalance or self.config.draw == "balanced"):
+        config = self.config
+        if not (config.rebalance or config.draw == "balanced"):
             return None
-        known = {**self.settings, "confidence": CONFIDENCE}
-        estimator: Estimator = registry.make(registry.ESTIMATOR, "consensus", known)
-        return Balancer(estimator, self.initial_theta(), self.config.seed, dimensions=self.config.rebalance_dimensions)
+        kinds = {"groups": "consensus", "true_groups": "oracle"}
+        part = kinds.get(config.rebalance_weights, ClassCounts)
+        if part == "oracle" and not self.federation.attributes_known:
+            raise UserError(
+                f"rebalance_weights is 'true_groups', but nobody knows the attributes of {self.federation.name}: choose"
+                " groups."
+            )
+        estimator: Estimator = registry.make(registry.ESTIMATOR, part, {**self.settings, "confidence": CONFIDENCE})
+        return Balancer(
+            estimator, self.initial_theta(), config.seed,
+            dimensions=config.rebalance_dimensions, weights=config.rebalance_weights, head=config.rebalance_head,
+            reading=config.rebalance_reading, exact_counts=not config.privacy_epsilon,
+        )  # fmt: skip
 
-    def group_estimator(self) -> Consensus:
-        """Reads hidden groups of test samples that nobody labelled."""
-        made: Consensus = registry.make(registry.ESTIMATOR, "consensus", self.settings)
-        return made
+    def evaluation(self, engine: Any) -> Evaluation:
+        """On the server's test set, on what clients hold out, or both; with hidden groups where nobody knows them."""
+        federation, holds_out = self.federation, self.config.holdout > 0
+        has_test_set, known = len(federation.test_ids) > 0, federation.test_attributes_known
+        ask_test_set = engine.ask_test_set if has_test_set and not known else None
+        reader = None
+        if self.config.estimate_groups and (holds_out or ask_test_set is not None):
+            estimator: Consensus = registry.make(registry.ESTIMATOR, "consensus", self.settings)
+            reader = GroupReader(estimator, self.initial_theta(), ask_test_set)
+        return Evaluation(
+            engine.evaluate if has_test_set else None, known, held_out=holds_out, reader=reader,
+            ask_test_set=ask_test_set, num_classes=federation.num_classes, seed=self.config.seed,
+        )  # fmt: skip
 
     def head(self) -> Head:
         """Where in θ the last layer is."""
@@ -166,6 +216,8 @@ class Opened:
             pretraining_rounds=config.pretraining_rounds,
             pretraining=FedAvg(config.weighting),
             balanced_draws=config.draw == "balanced",
+            evaluate_rebalanced_every=config.evaluate_rebalanced_every,
+            head=self.head() if config.rebalance else None,
             test_attributes_known=self.federation.test_attributes_known,
             privacy=self.privacy,
         )
@@ -222,9 +274,8 @@ def check_privacy(config: Config) -> None:
     if config.privacy_noise:
         accounting.check_installed()
     balances = config.rebalance or config.draw == "balanced"
-    asked = (
-        {"consensus": Summed, "paper": PaperTriplet}.get(config.estimator) if config.selector in ESTIMATING else None
-    )
+    selector, estimator = (part.removesuffix(registry.OBJECT) for part in (config.selector, config.estimator))
+    asked = {"consensus": Summed, "paper": PaperTriplet}.get(estimator) if selector in ESTIMATING else None
     for kind in (asked, Summed if balances else None):
         if kind is not None:
             privacy_of(config).check(kind, hidden=kind is Summed and config.secure_sums)
@@ -238,10 +289,9 @@ def check_names(config: Config, objects: Objects | None = None) -> None:
     known = settings(config, num_classes=2, num_attributes=2, num_selected=1)
     known |= {"num_clients": 1, "head_bias": slice(0, 2)}
     for key, kind in PARTS.items():
-        if key not in objects.parts:
-            registry.find(kind, getattr(config, key))
-    if objects.model is None:
-        registry.find(registry.MODEL, config.model)
+        if key not in objects.parts and not (key == "model" and objects.model is not None):
+            found = registry.find(kind, getattr(config, key))
+            registry.check_options(kind, getattr(config, key), found, config.parameters(key))
     later = registry.Later(lambda: _estimator(config, objects, known))
     if "selector" not in objects.parts:
         registry.make(registry.SELECTOR, config.selector, {**known, "estimator": later}, config.parameters("selector"))

@@ -43,7 +43,8 @@ def pack(study: Mapping[str, Any], runs: Iterable[Run]) -> str:
     head = {"study": about, "config": shared, "federations": federations, "environments": environments}
     lines: list[Plain] = [{"format": FORMAT, **head}]
     for run, own in zip(runs, settings, strict=True):
-        result = {key: run.result[key] for key in ("seconds", "theta_sha256", "stopped") if key in run.result}
+        kept = ("seconds", "theta_sha256", "stopped", "rebalanced", "warnings")
+        result = {key: run.result[key] for key in kept if key in run.result}
         compared = {key: v for key, v in run.triplets.get("evaluation_only", {}).items() if key != "truth"}
         lines.append(
             {
@@ -86,6 +87,9 @@ def _run(head: Plain, line: Plain, path: Path) -> Run:
     names = federation.get("client_names", ())
     own = names if list(names) != [str(k) for k in range(len(counts))] else ()
     result |= summary(rounds, counts, config, result["seconds"], result["theta_sha256"], own)
+    if (solved := result.get("rebalanced")) and solved["groups"]:
+        groups = [[group[key] for key in ("class", "attribute", "count")] for group in solved["groups"]]
+        solved |= _tested(groups, _correct(solved) or [], bool(federation["attribute_names"]))
     found = line["triplets"]
     if "evaluation_only" in found:
         ids = [int(k) for k in found["triplets"]]
@@ -101,13 +105,15 @@ def _columns(run: Run) -> Plain:
     kinds = sorted({kind for record in records for kind in record["traffic"]})
     zero = dict.fromkeys(COUNTED, 0)
     tested: list[Plain] = next((record["groups"] for record in records if record["groups"]), [])
+    solved = [_correct(record.get("rebalanced") or {}) for record in records]
     return {
         **{key: [r[key] for r in records] for key in ("round", "train_loss", "seconds", "selection_seconds")},
         **{key: [r.get(key, []) for r in records] for key in ("failed", "warnings")},
         "pretraining": sum(r["phase"] == "pretraining" for r in records),
         "choices": [[None if ids == everyone else ids for ids in r["choices"]] for r in records],
         "groups": [[g["class"], g["attribute"], g["count"]] for g in tested],
-        "correct": [r["groups"] and [g["correct"] for g in r["groups"]] for r in records],
+        "correct": [_correct(r) for r in records],
+        **({"rebalanced": solved} if any(solved) else {}),
         "traffic": {k: {c: [r["traffic"].get(k, zero)[c] for r in records] for c in COUNTED} for k in kinds},
     }
 
@@ -126,17 +132,30 @@ def _records(columns: Plain, federation: Plain) -> list[Plain]:
             "choices": choices,
             **{key: columns[key][i] for key in ("failed", "warnings", "train_loss")},
             **dict.fromkeys(TESTED),
+            "rebalanced": None,
             **{key: columns[key][i] for key in ("seconds", "selection_seconds")},
             **{way: sum(row[way] for row in traffic.values()) for way in ("bytes_down", "bytes_up")},
             "traffic": traffic,
         }
         if columns["correct"][i]:
-            y, a, count = np.array(columns["groups"]).T
-            table = np.zeros((2, y.max() + 1, a.max() + 1), np.int64)
-            table[:, y, a] = columns["correct"][i], count
-            record |= vars(accuracies(table, known))
+            record |= _tested(columns["groups"], columns["correct"][i], known)
+        if solved := columns.get("rebalanced", {i: None})[i]:
+            record["rebalanced"] = {**dict.fromkeys(TESTED), **_tested(columns["groups"], solved, known)}
         records.append(record)
     return records
+
+
+def _correct(record: Plain) -> list[int] | None:
+    """Right answers of each group, where a round was evaluated."""
+    return [group["correct"] for group in record["groups"]] if record.get("groups") else None
+
+
+def _tested(groups: list[list[int]], correct: list[int], known: bool) -> Plain:
+    """Accuracies, from right answers of each group: its class, attribute and number of samples."""
+    y, a, count = np.array(groups).T
+    table = np.zeros((2, y.max() + 1, a.max() + 1), np.int64)
+    table[:, y, a] = correct, count
+    return vars(accuracies(table, known))
 
 
 def joined(records: list[Plain]) -> list[Plain]:
@@ -145,7 +164,8 @@ def joined(records: list[Plain]) -> list[Plain]:
     kept, waiting = [], []
     for i, record in enumerate(records):
         waiting.append(record)
-        if record["accuracy"] is not None or not phases[i] == phases[i + 1] == phases[i + 2]:
+        tested = record["accuracy"] is not None or record.get("rebalanced") is not None
+        if tested or not phases[i] == phases[i + 1] == phases[i + 2]:
             kept.append(_sum(waiting))
             waiting = []
     return kept

@@ -62,6 +62,7 @@ def as_record(done: Round) -> dict[str, Any]:
         "warnings": done.warnings,
         "train_loss": done.train_loss,
         **accuracies_of(done.tested),
+        "rebalanced": done.rebalanced and accuracies_of(done.rebalanced),
         "seconds": done.seconds,
         "selection_seconds": done.selection_seconds,
         "bytes_down": sum(row["bytes_down"] for row in done.traffic.values()),
@@ -85,6 +86,7 @@ def describe_model(spec: "ModelSpec", federation: Federation) -> dict[str, Any]:
     """`model.json`: what is needed to build the model again and to use it."""
     return {
         "model": spec.name,
+        **({"options": dict(spec.options)} if spec.options else {}),
         "num_classes": spec.num_classes,
         "shape": list(spec.shape),
         "mean": spec.mean and list(spec.mean),

@@ -1,7 +1,7 @@
 """What a run gives back: its history, its numbers, and the trained model, in memory or read from a run directory."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ from feddiverse.experiment.run_directory import (
     read_checkpoint,
     read_config,
     read_json,
+    read_rebalanced,
     read_records,
-    read_theta,
 )
 from feddiverse.messages import Vector
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # none of them is needed to look at numbers
     from torch import nn
 
     from feddiverse.models.export import TrainedModel
+
+
+HEADS = ("trained", "rebalanced")
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,11 @@ class Result:
     triplets: dict[str, Any] = field(default_factory=dict)
     factory: Any = None
     run_dir: Path | None = None
+    rebalanced_theta: Vector | None = None  # θ with its last layer solved anew
 
     @classmethod
-    def read(cls, path: str | Path) -> "Result":
-        """The finished run in a directory."""
+    def read(cls, path: str | Path, model: Any = None) -> "Result":
+        """The finished run in a directory; `model` as in `load_model`."""
         path = Path(path).expanduser()
         config = read_config(path)  # says so if there is no run
         summary = read_json(path / "result.json")
@@ -59,18 +63,19 @@ class Result:
             raise UserError(f"The run in {path} is not finished: go on with 'feddiverse run --resume {path}'.")
         about = read_json(path / "model.json") or _about_of_old(path)
         found = read_json(path / "triplets.json") or {}
-        history, theta = read_records(path), _theta_of(path)
+        history, theta = read_records(path), _trained_theta(path)
         if summary.get("rounds", 0) < len(history):
             raise UserError(f"The run in {path} is being trained further: go on with 'feddiverse run --resume {path}'.")
         try:
             check_history(history, summary)
             check_config(config, summary)
-            told = (summary.get("rebalanced") or summary)["theta_sha256"]
-            if digest(theta) != told:
+            if digest(theta) != summary["theta_sha256"]:
                 raise ValueError("its weights are not those that its result tells of")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"The run in {path} is damaged ({as_text(error)}); delete it and run it again.") from error
-        return cls({**summary, "run_dir": str(path)}, history, theta, about, found, None, path)
+        changed = read_rebalanced(path) if summary.get("rebalanced") else None
+        summary["run_dir"] = str(path)
+        return cls(summary, history, theta, about, found, model, path, changed)
 
     @property
     def accuracy(self) -> float | None:
@@ -90,9 +95,15 @@ class Result:
     def rebalanced(self) -> dict[str, Any] | None:
         """What the head solved anew does: `worst_group_accuracy`, `accuracy`, `groups`, …; None where there is none.
 
-        `accuracy` and the like are those of the trained head; `model` and `predict` are of the rebalanced one.
+        `accuracy` and the like, `history` and `theta` are those of the trained head. `model`, `predict` and `save` are
+        of the rebalanced one where there is one: those of the trained are `trained.model` and so on.
         """
         return self.summary.get("rebalanced")
+
+    @property
+    def trained(self) -> "Result":
+        """The same run with its head as it was trained."""
+        return replace(self, summary={**self.summary, "rebalanced": None}, rebalanced_theta=None)
 
     @property
     def groups(self) -> list[dict[str, Any]]:
@@ -111,22 +122,26 @@ class Result:
 
     @cached_property
     def model(self) -> "nn.Module":
-        """The trained model, in evaluation mode. It takes samples as `predict` prepares them: normalised floats."""
-        return self._trained.module
+        """The trained model, in evaluation mode, with its rebalanced head if there is one.
+
+        It takes samples as `predict` prepares them: normalised floats.
+        """
+        return self._usable.module
 
     @cached_property
-    def _trained(self) -> "TrainedModel":
+    def _usable(self) -> "TrainedModel":
         from feddiverse.models.export import rebuild
 
-        return rebuild({**self.about, "theta_sha256": self.theta_sha256}, self.theta, self.factory)
+        theta = self.theta if self.rebalanced_theta is None else self.rebalanced_theta
+        return rebuild({**self.about, "theta_sha256": digest(theta)}, theta, self.factory)
 
     def predict(self, x: ArrayLike) -> NDArray[Any]:
         """The class of each sample, as the labels were given. `x` is as in training: uint8 pictures or floats."""
-        return self._trained.predict(as_samples(x))
+        return self._usable.predict(as_samples(x))
 
     def save(self, path: str | Path) -> Path:
         """Write the model as named tensors (safetensors), with class names, shape and normalisation."""
-        return self._trained.save(Path(path).expanduser())
+        return self._usable.save(Path(path).expanduser())
 
     def to_pandas(self) -> "pandas.DataFrame":
         """The history as a table, a row a round; each group's accuracy in a column of its own."""
@@ -163,11 +178,13 @@ class Result:
 
     def __repr__(self) -> str:
         worst = worst_in_words(self.summary) or "not evaluated"
+        if self.rebalanced and self.rebalanced["groups"]:
+            worst += f", rebalanced {worst_in_words(self.rebalanced)}"
         return f"Result({worst}, {len(self.history)} rounds, θ {self.theta_sha256[:8]})"
 
 
-def load_run(path: str | Path) -> Result:
-    """The finished run in a directory, as `fd.train` gave it.
+def load_run(path: str | Path, model: Any = None) -> Result:
+    """The finished run in a directory, as `fd.train` gave it. `model` as in `load_model`.
 
     >>> import tempfile
     >>> import feddiverse as fd
@@ -176,13 +193,14 @@ def load_run(path: str | Path) -> Result:
     ...     fd.load_run(f"{folder}/run").theta_sha256 == made.theta_sha256
     True
     """
-    return Result.read(path)
+    return Result.read(path, model)
 
 
-def load_model(path: str | Path, model: Any = None) -> "nn.Module":
+def load_model(path: str | Path, model: Any = None, *, head: str = "") -> "nn.Module":
     """The trained model of a run directory, or of a file that `Result.save` or `feddiverse export` wrote.
 
-    `model`: the factory or module, for one that cannot be imported by its name.
+    `model`: the factory or module, where the run's was an object, or is not found by its name. `head`: of a run,
+    `trained` or `rebalanced`; by default the rebalanced one if there is one.
 
     >>> import tempfile
     >>> import feddiverse as fd
@@ -191,19 +209,22 @@ def load_model(path: str | Path, model: Any = None) -> "nn.Module":
     ...     type(fd.load_model(path)).__name__
     'CNN'
     """
-    return open_model(path, model).module
+    return open_model(path, model, head).module
 
 
-def open_model(path: str | Path, model: Any = None) -> "TrainedModel":
+def open_model(path: str | Path, model: Any = None, head: str = "") -> "TrainedModel":
     """`load_model` with what is needed to feed it: `predict`, `probabilities`, class names."""
     from feddiverse.models.export import read, rebuild
 
     path = Path(path).expanduser()
     if path.is_dir():
         read_config(path)  # says so if there is no run
-        return rebuild(read_json(path / "model.json") or _about_of_old(path), _theta_of(path), model)
+        about, theta = read_json(path / "model.json") or _about_of_old(path), theta_of(path, head)
+        return rebuild({**about, "theta_sha256": digest(theta)}, theta, model)
     if not path.is_file():
         raise UserError(f"There is no run directory and no exported model {path}.")
+    if head:
+        raise UserError(f"{path} is one model: a head can be chosen of a run directory, or when that is exported.")
     return read(path, model)
 
 
@@ -212,10 +233,17 @@ def digest(theta: Vector) -> str:
     return hashlib.sha256(theta.astype("<f4").tobytes()).hexdigest()
 
 
-def _theta_of(path: Path) -> Vector:
-    """Of the model that a run gives: the one with the rebalanced head, if that was asked for."""
-    if (path / "rebalanced.safetensors").is_file():
-        return read_theta(path / "rebalanced.safetensors")
+def theta_of(path: Path, head: str = "") -> Vector:
+    """Of a run's model, with its `trained` or `rebalanced` head; by default the rebalanced one if there is one."""
+    if head not in ("", *HEADS):
+        raise UserError(f"A model's head is {' or '.join(HEADS)}, not '{head}'.")
+    there = bool((read_json(path / "result.json") or {}).get("rebalanced"))
+    if head == "rebalanced" and not there:
+        raise UserError(f"The run in {path} has no rebalanced head: make one with 'feddiverse rebalance {path}'.")
+    return read_rebalanced(path) if there and head != "trained" else _trained_theta(path)
+
+
+def _trained_theta(path: Path) -> Vector:
     snapshot = read_checkpoint(path)
     if snapshot is None:
         raise UserError(f"The run in {path} has no checkpoint, so its model is not there.")

@@ -5,6 +5,7 @@ count: a run that goes on first cuts off those written after it.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -24,17 +25,31 @@ from feddiverse.experiment import checkpoint
 from feddiverse.experiment.config import KEYS, PARTS, Config, differences, from_mapping, read_toml, to_toml
 from feddiverse.messages import Vector
 
+REBALANCED = "rebalanced.safetensors"
 NAMED = ("federation", "selector", "aggregator", "seed")
+LONGEST_NAME = 48
 
 
 def run_name(config: Config) -> str:
-    """What the run is, in a folder's name: the usual keys, then those that differ from their defaults."""
+    """What the run is, in a folder's name that fits a line: federation, selector, seed, then what differs from the
+    defaults. Where that is long, eight letters of a digest of all settings stand for it."""
     usual = Config(federation=config.federation, selector=config.selector, aggregator=config.aggregator)
-    parts = [config.federation, config.selector, config.aggregator, f"seed{config.seed}"]
-    parts += [f"{key}{getattr(config, key)}" for key in KEYS
-              if key not in NAMED and getattr(config, key) != getattr(usual, key)]  # fmt: skip
-    parts += [f"{name}{value}" for part in PARTS for name, value in config.parameters(part).items()]
-    return re.sub(r"[^\w.+]+", "-", "-".join(parts))[:150].strip("-")
+    federation = Path(config.federation).stem if "table:" in config.federation else config.federation
+    parts = [federation, config.selector]
+    parts += [config.aggregator] if config.aggregator != Config().aggregator else []
+    named = _as_folder("-".join([*parts, f"seed{config.seed}"]))
+    differing = [f"{key}{getattr(config, key)}" for key in KEYS
+                 if key not in NAMED and getattr(config, key) != getattr(usual, key)]  # fmt: skip
+    differing += [f"{name}{value}" for part in PARTS for name, value in config.parameters(part).items()]
+    whole = _as_folder("-".join([named, *differing]))
+    if len(whole) <= LONGEST_NAME:
+        return whole
+    digest = hashlib.sha256(to_toml(config).encode()).hexdigest()[:8]
+    return f"{named[: LONGEST_NAME - 9].strip('-')}-{digest}"
+
+
+def _as_folder(text: str) -> str:
+    return re.sub(r"[^\w.+]+", "-", text).strip("-")
 
 
 def read_config(path: Path) -> Config:
@@ -93,12 +108,13 @@ def read_checkpoint(path: Path) -> checkpoint.Snapshot | None:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from error
 
 
-def read_theta(path: Path) -> Vector:
-    """The vector that `RunDirectory.write_theta` wrote."""
+def read_rebalanced(path: Path) -> Vector:
+    """The weights with the rebalanced head of the run in this directory, which `RunDirectory.write_result` wrote."""
+    file = path / REBALANCED
     try:
-        theta: Vector = load_file(path)["theta"]
+        theta: Vector = load_file(file)["theta"]
     except (OSError, SafetensorError, KeyError) as error:
-        raise UserError(f"{path} is damaged ({error}); remove it and run again.") from error
+        raise UserError(f"{file} is damaged ({error}); make it anew with 'feddiverse rebalance {path}'.") from error
     return theta
 
 
@@ -247,9 +263,18 @@ class RunDirectory:
                 os.fsync(self._rounds)
         files.write(self.path / "checkpoint.safetensors", checkpoint.pack(snapshot))
 
-    def write_theta(self, name: str, theta: Vector) -> None:
-        """A vector of weights in a file of its own."""
-        files.write(self.path / name, save({"theta": np.ascontiguousarray(theta)}))
+    def write_result(self, result: Mapping[str, Any], rebalanced: Vector | None) -> None:
+        """`result.json`, and beside it the weights with the rebalanced head, if there are any.
+
+        It never speaks of weights that are not there: before they are replaced, it is written without them.
+        """
+        path = self.path / REBALANCED
+        if path.exists():
+            self.write_json("result.json", {**result, "rebalanced": None})
+            path.unlink()
+        if rebalanced is not None:
+            files.write(path, save({"theta": np.ascontiguousarray(rebalanced)}))
+        self.write_json("result.json", result)
 
     def go_back_to_checkpoint(self) -> checkpoint.Snapshot | None:
         """The last checkpoint, with `rounds.jsonl` cut to its rounds; None (and no lines) before the first."""

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from feddiverse import registry
 from feddiverse.data.federation import Federation
 from feddiverse.errors import RunError, UserError
-from feddiverse.experiment import accounting, environment
+from feddiverse.estimation.balancer import CannotBalance
+from feddiverse.experiment import accounting, environment, rebalancing
 from feddiverse.experiment.checkpoint import Snapshot, Writer
-from feddiverse.experiment.config import PARTS, Config, from_mapping
-from feddiverse.experiment.opening import Objects, Opened, open_run
+from feddiverse.experiment.config import Config
+from feddiverse.experiment.opening import Objects, Opened, from_arguments, open_run
+from feddiverse.experiment.rebalancing import Rebalanced
 from feddiverse.experiment.records import (
     TESTED,
-    accuracies_of,
     as_record,
     describe_federation,
     describe_model,
@@ -38,7 +39,6 @@ from feddiverse.experiment.result import Result, digest
 from feddiverse.experiment.run_directory import RunDirectory, read_config, read_json, read_records
 from feddiverse.experiment.truth import TruthKept
 from feddiverse.messages import Engine, Reply, Task, Vector
-from feddiverse.server.evaluation import Evaluation, GroupReader
 from feddiverse.server.meter import Meter
 from feddiverse.server.rounds import MAX_LOST_IN_A_ROW, Round, rounds
 
@@ -104,32 +104,12 @@ def train(
         "model": model, "selector": selector, "aggregator": aggregator, "average": average, "estimator": estimator,
         "objective": objective,
     }  # fmt: skip
-    given = {key: value for key, value in given.items() if value is not None}
-    named = {key: _name(key, value) for key, value in given.items()}
-    if "federation" in settings:
-        raise TypeError("federation is given twice")
-    if isinstance(federation, Federation):
-        objects = Objects(federation)
-        named["federation"] = federation.name
-    else:
-        objects = Objects()
-        named["federation"] = federation
-    if model is not None and not isinstance(model, str):
-        objects = replace(objects, model=model)
-    parts = {key: value for key, value in given.items() if key in PARTS and not isinstance(value, str | dict)}
-    config = from_mapping({**named, **settings}, "the arguments of train")
+    config, objects = from_arguments(federation, given, settings, "the arguments of train")
     return carry_out(
-        config, replace(objects, parts=parts), out,
+        config, objects, out,
         engine=engine, workers=workers, device=device, on_round=on_round, resume=resume,
         retries=retries, worker_timeout=worker_timeout,
     )  # fmt: skip
-
-
-def _name(key: str, value: Any) -> Any:
-    """What the config calls a part: its name as given (or a table of name and parameters), or where its class lives."""
-    if isinstance(value, str | dict):
-        return value
-    return registry.address_of(value)
 
 
 def carry_out(
@@ -178,7 +158,7 @@ def _finished(out: Path, config: Config, objects: Objects | None, resume: bool) 
         return None
     if resume and (read_json(out / "result.json") or {}).get("rounds", 0) < config.rounds:
         return None
-    return replace(Result.read(out), factory=objects.model if objects else None)
+    return Result.read(out, objects.model if objects else None)
 
 
 class _Run:
@@ -234,7 +214,10 @@ class _Run:
             closing(opener(self.opened, workers, device)) as engine,
             closing(Writer(self._write_checkpoint)) as writer,
         ):
-            self.evaluation = self._evaluation(engine)
+            self.evaluation = self.opened.evaluation(engine)
+            self.evaluation.restore(self.start.evaluation)
+            if self.evaluation.reader is not None and self.opened.assumption:
+                self._news.append(self.opened.assumption)
             self._truth = TruthKept(engine, self.start.evaluation)
             loop = rounds(
                 self._truth, self.selector, self.aggregator, self.evaluation, self.plan,
@@ -260,45 +243,18 @@ class _Run:
         self._write_triplets()  # in case the run was killed just before it
         return self._finish(theta, stopped, rebalanced)
 
-    def _evaluation(self, engine: TestedEngine) -> Evaluation:
-        """On the server's test set, on what clients hold out, or both; with hidden groups where nobody knows them."""
-        federation, holds_out = self.federation, self.config.holdout > 0
-        has_test_set, known = len(federation.test_ids) > 0, federation.test_attributes_known
-        ask_test_set = engine.ask_test_set if has_test_set and not known else None
-        reader = None
-        if self.config.estimate_groups and (holds_out or ask_test_set is not None):
-            reader = GroupReader(self.opened.group_estimator(), self.opened.initial_theta(), ask_test_set)
-            if self.opened.assumption:
-                self._news.append(self.opened.assumption)
-        evaluation = Evaluation(
-            engine.evaluate if has_test_set else None, known, held_out=holds_out, reader=reader,
-            ask_test_set=ask_test_set, num_classes=federation.num_classes, seed=self.config.seed,
-        )  # fmt: skip
-        evaluation.restore(self.start.evaluation)
-        return evaluation
-
-    def _rebalance(self, theta: Vector) -> tuple[Vector, dict[str, Any]] | None:
-        """θ with its head solved anew, and what `result.json` says of it; None where no attribute is seen."""
+    def _rebalance(self, theta: Vector) -> Rebalanced | str:
+        """θ with its head solved anew, or the sentence that says why it cannot be."""
         assert self.balancer is not None
-        started, number = time.perf_counter(), self.history[-1]["round"] + 1
-        meter = Meter(self._truth, self.plan.privacy)
-        self.balancer.learn(number, self._truth.clients, meter.with_theta(self.balancer.theta))
-        solved = self.balancer.solve(number, theta, self.opened.head(), meter.with_theta(theta))
-        if solved is None:
-            return None
-        changed, settings = solved
-        possible = self.evaluation.is_possible
-        tested = self.evaluation(number, changed, self._truth.clients, meter) if possible else None
-        self._afterwards["tables"] = dict(meter.tables)
-        traffic = meter.take()
-        return changed, {
-            **accuracies_of(tested),
-            "theta_sha256": digest(changed),
-            "bytes_up": sum(row["bytes_up"] for row in traffic.values()),
-            "bytes_down": sum(row["bytes_down"] for row in traffic.values()),
-            "seconds": time.perf_counter() - started,
-            "settings": settings,
-        }
+        number = self.history[-1]["round"] + 1
+        try:
+            found = rebalancing.solve(
+                self.balancer, self._truth, self.plan.privacy, number, theta, self.opened.head(), self.evaluation
+            )
+        except CannotBalance as why:
+            return str(why)
+        self._afterwards["tables"] = found.tables
+        return found
 
     @property
     def _where(self) -> str:
@@ -320,6 +276,13 @@ class _Run:
             log.warning(warning)
         worst = f", {said}" if (said := worst_in_words(record)) else ""
         log.info("round %d of %d: %d clients%s", done.round, self.plan.rounds, len(done.selected), worst)
+
+    def _untold(self, warnings: list[str]) -> list[str]:
+        """Those that no round told of; they are logged."""
+        new = [warning for warning in dict.fromkeys(warnings) if warning not in self._told]
+        for warning in new:
+            log.warning(warning)
+        return new
 
     def _add_test(self, done: Round) -> None:
         """The last round was evaluated after all."""
@@ -353,26 +316,29 @@ class _Run:
         if self._triplets and self.directory is not None:
             self.directory.write_json("triplets.json", self._triplets)
 
-    def _finish(self, theta: Vector, stopped: bool, rebalanced: tuple[Vector, dict[str, Any]] | None) -> Result:
+    def _finish(self, theta: Vector, stopped: bool, rebalanced: Rebalanced | str | None) -> Result:
+        """`rebalanced`: a sentence says why it could not be done; None: nobody asked for it."""
         federation = self.federation
         result = summary(
             self.history, federation.counts, self.config, self._seconds, digest(theta), federation.client_names
         )
         if told := accounting.spent(self.config, [*self.history, self._afterwards]):
             result["privacy"] = told
-        if self.config.rebalance:  # None: no attribute was seen, so there was nothing to balance
-            result["rebalanced"] = rebalanced and rebalanced[1]
-            if rebalanced and self.directory is not None:
-                self.directory.write_theta("rebalanced.safetensors", rebalanced[0])
+        changed = rebalanced.theta if isinstance(rebalanced, Rebalanced) else None
+        if isinstance(rebalanced, Rebalanced):
+            result = rebalancing.summary_with(result, rebalanced.about, self._untold(rebalanced.warnings))
+        elif rebalanced is not None:
+            result = rebalancing.summary_with(result, None, self._untold([rebalanced]))
         if stopped:
             result["stopped"] = True  # by on_round, before all rounds of the config
         if self.directory is not None:
             result["run_dir"] = str(self.directory.path)
-            self.directory.write_json("result.json", result)
+            self.directory.write_result(result, changed)
         return Result(
             summary=result,
             history=self.history,
-            theta=rebalanced[0] if rebalanced else theta,
+            theta=theta,
+            rebalanced_theta=changed,
             about=describe_model(self.opened.spec, self.federation),
             triplets=self._triplets,
             factory=self.opened.objects.model,

@@ -17,11 +17,14 @@ from feddiverse.client import tasks
 from feddiverse.data.federation import Samples
 from feddiverse.errors import UserError
 from feddiverse.flower import wire
+from feddiverse.flower.policy import insist
 from feddiverse.messages import (
     AdvertiseKeys,
     AttributeTriplet,
     FeatureHistogram,
     FeatureMoments,
+    GroupSums,
+    HeadErrors,
     LabelCounts,
     Loss,
     PaperTriplet,
@@ -35,7 +38,7 @@ from feddiverse.models import FlatModel, ModelSpec
 
 ANSWERED: tuple[type[Task], ...] = (
     FeatureMoments, FeatureHistogram, AttributeTriplet, PaperTriplet, LabelCounts, Loss,
-    AdvertiseKeys, ShareKeys, Unmask,
+    GroupSums, HeadErrors, AdvertiseKeys, ShareKeys, Unmask,
 )  # fmt: skip
 
 Data = Callable[[Message, Context], Iterable[ArrayLike]]
@@ -70,9 +73,12 @@ def _hello(data: Data, num_classes: int, message: Message, context: Context) -> 
 
 
 def _answer(data: Data, num_classes: int, message: Message, context: Context) -> Message:
-    client, task = _client(context), wire.decode_task(message.content)
+    client = _client(context)
+    task = insist(wire.decode_task(message.content), client, context.node_config)
     features, labels, losses = _read(data, num_classes, message, context)
-    if isinstance(task, Loss):
+    if isinstance(task, Reply):
+        reply = task
+    elif isinstance(task, Loss):
         reply = _loss(client, losses)
     else:
         memory = wire.read_memory(context.state)

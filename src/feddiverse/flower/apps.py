@@ -31,6 +31,7 @@ from feddiverse.experiment.run_directory import run_name
 from feddiverse.experiment.train import carry_out
 from feddiverse.flower import wire
 from feddiverse.flower.engine import FlowerEngine, Timeouts
+from feddiverse.flower.policy import insist
 from feddiverse.flower.site import open_site
 from feddiverse.messages import Reply, Task, Train, Vector
 from feddiverse.models import ModelSpec
@@ -99,7 +100,8 @@ def _hello(config: Config | None, device: str, shared: Any, message: Message, co
 def _answer(config: Config | None, device: str, shared: Any, message: Message, context: Context) -> Message:
     client, site = _open(config, device, shared, context)
     memory = wire.read_memory(context.state)
-    reply = site.answer(wire.decode_task(message.content), wire.theta_in(message.content), client, memory)
+    task = insist(wire.decode_task(message.content), client, context.node_config)
+    reply = task if isinstance(task, Reply) else site.answer(task, wire.theta_in(message.content), client, memory)
     wire.write_memory(context.state, memory)
     return Message(wire.encode_reply(reply), reply_to=message)
 

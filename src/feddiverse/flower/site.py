@@ -11,7 +11,7 @@ from feddiverse.client import tasks
 from feddiverse.data.holdout import hold_out_of
 from feddiverse.engine.local import CACHE_BYTES
 from feddiverse.engine.worker import Memory, Worker
-from feddiverse.experiment.config import Config
+from feddiverse.experiment.config import PARTS, Config
 from feddiverse.experiment.opening import Objects, open_run
 from feddiverse.flower.partition_file import read_partition
 from feddiverse.messages import Reply, Task, Vector
@@ -37,12 +37,10 @@ class SimulatedSite:
 
 
 def _without_parts(config: Config) -> Config:
-    """Selector, aggregator, estimator and starting weights stay on the server: clients may not even have them."""
-    usual = Config()
-    return replace(
-        config, selector=usual.selector, aggregator=usual.aggregator, estimator=usual.estimator,
-        checkpoint="none", options=(),
-    )  # fmt: skip
+    """All parts but the model, and the starting weights, stay on the server: clients may not even have them."""
+    usual, of_server = Config(), [key for key in PARTS if key != "model"]
+    options = {"model": config.parameters("model")}
+    return replace(config, **{key: getattr(usual, key) for key in of_server}, checkpoint="none", options=options)
 
 
 class FileSite:

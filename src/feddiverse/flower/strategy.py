@@ -24,6 +24,7 @@ from feddiverse.experiment.config import KEYS, from_mapping
 from feddiverse.experiment.config import settings as settings_of
 from feddiverse.flower import wire
 from feddiverse.flower.engine import NAMED, FlowerEngine, Timeouts
+from feddiverse.flower.heads import rebalanced
 from feddiverse.messages import MOST, Plain, Reply, Task, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.selection.hcsfed import HCSFed
@@ -199,6 +200,43 @@ class Selecting(Strategy):
     def summary(self) -> None:
         """The wrapped strategy's own."""
         self.strategy.summary()
+
+    def rebalance(
+        self,
+        grid: Grid,
+        arrays: ArrayRecord,
+        config: ConfigRecord | None = None,
+        *,
+        head: str = "",
+        num_attributes: int = 2,
+        dimensions: int = 2048,
+    ) -> ArrayRecord:
+        """The model with its last layer solved anew, every hidden group of equal weight: for the `arrays` of a result.
+
+        `head`: the name of the last layer (`fc`, for `fc.weight` and `fc.bias`), if it is not the last with a bias of
+        one number a class. `config` is for the wrapped strategy's train messages; features beyond `dimensions` are
+        projected at random. Hidden groups are read with this model, and nothing need be remembered by clients. Where it
+        cannot be done, Flower's log says why, and the model comes back as it was.
+        """
+        messages = list(self.strategy.configure_train(self._last_round + 1, arrays, config or ConfigRecord(), grid))
+        if not messages:
+            raise UserError("The wrapped strategy asks nobody to train, so there is no message to ask about its model.")
+        engine = self._connect(grid)
+        engine.greeting = messages[0].content
+        meter = Meter(_AppEngine(engine, messages[0].content), self._privacy)
+        exact = not self._privacy.epsilon
+        changed, said = rebalanced(arrays, head, meter, self._seed, num_attributes, dimensions, exact)
+        for warning in meter.warnings():
+            self._warn(warning)
+        if changed is None:
+            self._warn(said)
+            return arrays
+        log(INFO, "%s", said)
+        return changed
+
+    @property
+    def _last_round(self) -> int:
+        return max(self.chosen, default=0)
 
 
 class FedDiverse(Selecting):

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from feddiverse.errors import UserError, as_text
+from feddiverse.models.custom import without_features
 from feddiverse.models.mobilenet import ConvNorm, MobileNetV2
 from feddiverse.models.unpickling import load_safely
 
@@ -26,7 +27,7 @@ UNREADABLE = (SafetensorError, ValueError, RuntimeError, KeyError, TypeError, OS
 
 def load_into(module: nn.Module, path: Path) -> None:
     """Put a file's weights into `module`. A MobileNetV2's head of another number of classes is left as it is."""
-    tensors = read(path)
+    tensors, module = read(path), without_features(module)
     if isinstance(module, MobileNetV2):
         _load_mobilenet(module, tensors, path)
     else:

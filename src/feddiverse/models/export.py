@@ -16,6 +16,7 @@ from feddiverse import files
 from feddiverse.errors import UserError
 from feddiverse.messages import Vector
 from feddiverse.models import FlatModel, ModelSpec, build
+from feddiverse.models.custom import without_features
 
 KEY = "feddiverse"
 BATCH = 64
@@ -30,7 +31,8 @@ class TrainedModel:
 
     @property
     def module(self) -> nn.Module:
-        return self.flat.module
+        """The module itself; a user's own is as it was given."""
+        return without_features(self.flat.module)
 
     def predict(self, x: NDArray[Any]) -> NDArray[Any]:
         """The class of each sample, as its label was given."""
@@ -68,6 +70,7 @@ def rebuild(about: dict[str, Any], theta: Vector | None, factory: Any = None) ->
         about["mean"] and tuple(about["mean"]),
         about["std"] and tuple(about["std"]),
         fast=False,  # plain PyTorch, which others know how to use
+        options=tuple(about.get("options", {}).items()),
         factory=factory,
     )
     flat = build(spec)

@@ -1,28 +1,44 @@
-"""The answer a report opens with: which selector is best here, by how much, how sure; in plain sentences."""
+"""The answer a report opens with: what was shown, how sure that is, or that nothing was; in plain sentences."""
 
 from dataclasses import dataclass
 from functools import partial
+from math import sqrt
 
 from feddiverse.experiment import estimating
-from feddiverse.report.results import LEVELS, Results, Summary
-from feddiverse.report.statistics import Difference, spread
-from feddiverse.report.tables import percent, signed
+from feddiverse.experiment.finished import Run
+from feddiverse.report.results import Results, Summary
+from feddiverse.report.statistics import FEWEST_SEEDS, Difference, in_points, signed, spread
+from feddiverse.report.tables import percent
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`headline` says who is best and by how much, `certainty` how sure that is, `speed` what it saves."""
+    """`headline`: what was shown; `certainty`: what it rests on; `speed`: rounds saved; `head`: rebalancing."""
 
     column: str
-    best: str
     headline: str
     certainty: str
     speed: str = ""
+    head: str = ""
 
     @property
     def sentence(self) -> str:
         """All of it in one line, for a terminal."""
-        return " ".join(part for part in (self.headline, self.certainty, self.speed) if part)
+        return " ".join(part for part in (self.headline, self.certainty, self.speed, self.head) if part)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far `row` is ahead of `other`."""
+
+    row: str
+    other: str
+    difference: Difference
+
+    @property
+    def interval(self) -> str:
+        """`+8.6 points (−0.3 to +17.5, 3 seeds)`."""
+        return in_points(self.difference)
 
 
 def answers(results: Results) -> list[Answer]:
@@ -35,26 +51,112 @@ def answers(results: Results) -> list[Answer]:
 
 
 def _answer(results: Results, column: str, ranked: list[Summary]) -> Answer:
-    best = ranked[0]
-    say, level = partial(Answer, column, best.row), _level(results, best)
-    if len(ranked) == 1:
-        return say(f"{column}: {best.row} reaches {level}.", _lone(results, best))
+    best, say = ranked[0], partial(Answer, column, head=_head(results, column, ranked))
     whole = [s.row for s in ranked if not results.seeds_if_fewer(s)]
+    levels = _levels(results, ranked)
+    if not any(has_learnt(results, s.row, column) for s in ranked):
+        return say(f"{column}: {_nobody(ranked)} yet.", _at_chance(results, column, ranked))
+    if len(ranked) == 1:
+        return say(f"{column}: {best.row} reaches {_level(results, best)}.", _lone(results, best))
     if len(whole) == 1:
-        alone = f"{column}: so far only {best.row} has all its seeds, with {level}."
+        alone = f"{column}: so far only {best.row} has all its seeds, with {_level(results, best)}."
         return say(alone, "Finish the others to compare them.")
-    # The best is compared with its baseline; if it has none, or is one itself, with the runner-up.
-    baseline = results.baselines.get(best.row)
-    other = baseline if baseline in whole and baseline != best.row else whole[1]
-    ahead = results.difference(best.row, other, column)
-    if ahead is None:
-        return say(f"{column}: {best.row} is best with {level}.", f"{other} shares no seed with it.")
-    gain = 100 * ahead.mean
-    if abs(gain) < 0.005:
-        return say(f"{column}: {best.row} and {other} are level at {level}.", "No method is ahead.")
-    headline = f"{column}: {best.row} is best with {level}, {abs(gain):.2f} points"
-    headline += f" {'above' if gain > 0 else 'below'} {other}."
-    return say(headline, _certainty(ahead), _speed(best, results.summaries[other, column]))
+    compared = comparisons(results, column)
+    if not compared:
+        return say(f"{column}: nothing to compare yet.", f"No two methods share a seed. {levels}")
+    fewest = min(each.difference.n for each in compared)
+    if fewest < FEWEST_SEEDS:
+        first = compared[0]
+        said = f"{column}: too few seeds to say. {first.row} against {first.other}: {first.interval}."
+        return say(said, f"Run at least {FEWEST_SEEDS} seeds. {levels}")
+    speed = _speed(results, column, compared[0])
+    return say(f"{column}: {_shown(results, column, whole, compared)}", (_many(compared) + levels).strip(), speed)
+
+
+def comparisons(results: Results, column: str) -> list[Comparison]:
+    """Each method with its baseline, the highest mean first; where there are no baselines, the first with the second.
+
+    Only methods that have all their seeds: a lucky first one may look best.
+    """
+    whole = [s.row for s in results.ranked(column) if not results.seeds_if_fewer(s)]
+    pairs = [(row, results.baselines[row]) for row in whole if results.baselines.get(row) in whole]
+    pairs = [(row, other) for row, other in pairs if row != other] or [(whole[0], other) for other in whole[1:2]]
+    found = [(row, other, results.difference(row, other, column)) for row, other in pairs]
+    return [Comparison(row, other, difference) for row, other, difference in found if difference is not None]
+
+
+def _shown(results: Results, column: str, whole: list[str], compared: list[Comparison]) -> str:
+    """What the intervals say. A method is `best` only if it is surely ahead of every other."""
+    first = compared[0]
+    ahead = [(other, results.difference(whole[0], other, column)) for other in whole[1:]]
+    if all(d is not None and d.is_sure and d.n >= FEWEST_SEEDS for _, d in ahead):
+        other, lead = ahead[0]
+        assert lead is not None
+        return f"{whole[0]} is best, {in_points(lead)} over {'' if len(whole) == 2 else 'the next, '}{other}."
+    sure = [each for each in compared if each.difference.is_sure]
+    better = [each for each in sure if each.difference.mean > 0]
+    worse = [each for each in sure if each.difference.mean < 0]
+    if better or worse:
+        words = [_listed("better", better), _listed("worse", worse)]
+        return "; ".join(word for word in words if word) + "."
+    if len(compared) == 1:
+        return f"no difference shown between {first.row} and {first.other}: {first.interval}."
+    return f"no method is shown to differ from {_baseline(compared)}; the highest mean, {first.row}: {first.interval}."
+
+
+def _listed(how: str, compared: list[Comparison]) -> str:
+    if not compared:
+        return ""
+    each = "; ".join(f"{one.row} {one.interval}" for one in compared)
+    return f"{how} than {_baseline(compared)}: {each}"
+
+
+def _baseline(compared: list[Comparison]) -> str:
+    others = {each.other for each in compared}
+    return others.pop() if len(others) == 1 else "its baseline"
+
+
+def _many(compared: list[Comparison]) -> str:
+    """The more one looks at, the more luck one sees."""
+    if len(compared) < 3 or not any(each.difference.is_sure for each in compared):
+        return ""
+    return f"Of {len(compared)} intervals at 95 %, one in 20 leaves zero out by luck. "
+
+
+def has_learnt(results: Results, row: str, column: str) -> bool:
+    """Whether accuracy, averaged over groups, is above that of guessing by more than the test set's own noise.
+
+    Averaged over groups, since a model that knows the attribute alone is right in as many groups as it is wrong.
+    """
+    runs = list(results.at(row, column).values())
+    accuracy = sum(_over_groups(run) for run in runs) / len(runs)
+    chance = _chance(runs[0])
+    tested = sum(group["count"] for group in runs[0].result["groups"])
+    return accuracy > chance + 3 * sqrt(chance * (1 - chance) / tested)
+
+
+def _chance(run: Run) -> float:
+    return 1 / len({y for y, _ in run.tested_groups})
+
+
+def _over_groups(run: Run) -> float:
+    return sum(run.group_accuracies) / len(run.group_accuracies)
+
+
+def _nobody(ranked: list[Summary]) -> str:
+    if len(ranked) == 1:
+        return f"{ranked[0].row} has not learnt"
+    return "neither method has learnt" if len(ranked) == 2 else f"none of the {len(ranked)} methods has learnt"
+
+
+def _at_chance(results: Results, column: str, ranked: list[Summary]) -> str:
+    each = []
+    for s in ranked:
+        runs = list(results.at(s.row, column).values())
+        each.append(f"{s.row} {100 * sum(map(_over_groups, runs)) / len(runs):.1f} %")
+    chance = 100 * _chance(runs[0])
+    means = f"Accuracy averaged over groups: {', '.join(each)}; guessing gives {chance:.0f} %."
+    return f"{means} Differences mean nothing yet."
 
 
 def _level(results: Results, summary: Summary) -> str:
@@ -62,14 +164,12 @@ def _level(results: Results, summary: Summary) -> str:
     return f"{percent(summary.accuracy)} % {results.measured.lower()}" + (f" ({fewer})" if fewer else "")
 
 
-def _certainty(difference: Difference) -> str:
-    if difference.low is None or difference.high is None:
-        return "One seed cannot say how sure this is: run more seeds."
-    interval = f"95 % interval of the paired difference, {difference.n} seeds: "
-    interval += f"{signed(100 * difference.low)} to {signed(100 * difference.high)} points"
-    if difference.is_sure:
-        return f"That is beyond the noise of seeds ({interval})."
-    return f"That is within the noise of seeds ({interval}, which includes zero)."
+def _levels(results: Results, ranked: list[Summary]) -> str:
+    """The means that the differences are between; of many methods the table has them."""
+    if len(ranked) > 4:
+        return ""
+    each = ", ".join(f"{s.row} {percent(s.accuracy)} %" for s in ranked)
+    return f"{results.measured}: {each}."
 
 
 def _lone(results: Results, best: Summary) -> str:
@@ -80,14 +180,30 @@ def _lone(results: Results, best: Summary) -> str:
     return f"Its weakest {run.yardstick} is ({group}). With one method there is nothing to compare it with."
 
 
-def _speed(best: Summary, other: Summary) -> str:
-    """Rounds saved at the highest level that all seeds of both reach."""
-    for level in reversed(LEVELS):
-        ours, theirs = best.reached[level], other.reached[level]
-        if ours.rounds is None or theirs.rounds is None or ours.reached < ours.n or theirs.reached < theirs.n:
+def _speed(results: Results, column: str, compared: Comparison) -> str:
+    """Rounds to the highest level that all seeds of both reach."""
+    ours, theirs = (results.summaries[row, column].reached for row in (compared.row, compared.other))
+    for level in reversed(results.levels):
+        delay = results.delay(compared.row, compared.other, column, level)
+        if delay is None or delay.low is None or delay.high is None:
             continue
-        return f"It reaches {100 * level:.0f} % after {ours.rounds:.0f} rounds, {other.row} after {theirs.rounds:.0f}."
+        interval = f"{signed(delay.mean, 0)}, {signed(delay.low, 0)} to {signed(delay.high, 0)}"
+        return (
+            f"{100 * level:.0f} % after {ours[level].mean:.0f} rounds with {compared.row}, {theirs[level].mean:.0f} "
+            f"with {compared.other} ({interval}{'' if delay.is_sure else ', within the noise'})."
+        )
     return ""
+
+
+def _head(results: Results, column: str, ranked: list[Summary]) -> str:
+    """What solving the last layer anew did to each method."""
+    found = [(s, results.rebalancing(s.row, column)) for s in ranked]
+    each = [
+        f"{s.row} {100 * s.accuracy.mean:.1f} → {100 * (s.accuracy.mean + d.mean):.1f} %, {in_points(d)}"
+        for s, d in found
+        if d is not None
+    ]
+    return f"Rebalancing the last layer: {'; '.join(each)}." if each else ""
 
 
 def _nearest(results: Results, column: str) -> Answer:
@@ -99,9 +215,7 @@ def _nearest(results: Results, column: str) -> Answer:
             errors[row] = spread([sum(mae.values()) / len(mae) for mae in found]).mean
     order = sorted(errors, key=lambda row: errors[row])
     words = ", ".join(f"{row} {errors[row]:.3f}" for row in order)
-    return Answer(
-        column, order[0], f"{column}: {order[0]} comes nearest to the true triplets.", f"Mean error: {words}."
-    )
+    return Answer(column, f"{column}: {order[0]} comes nearest to the true triplets.", f"Mean error: {words}.")
 
 
 def _costs(results: Results, column: str) -> Answer:
@@ -115,4 +229,4 @@ def _costs(results: Results, column: str) -> Answer:
     words = ", ".join(f"{row} {total / totals[least]:.2f}" for row, total in sorted(totals.items(), key=lambda t: t[1]))
     rounds = next(iter(results.at(least, column).values())).result["rounds"]
     headline = f"{column}: {least} sends least; over {rounds} rounds the others send, as multiples of it:"
-    return Answer(column, least, headline, f"{words}.")
+    return Answer(column, headline, f"{words}.")

@@ -72,9 +72,8 @@ def write(discovery: Discovery, *, pictures: bool = True) -> str:
     columns: list[Column] = []
     strips: list[Strip] = []
     if discovery.seen and pictures:
-        if _are_pictures(discovery):
-            strips = _strips(discovery, lambda x: {"picture": data_uri(x)})
-        else:
+        strips = list(pictures_of(discovery))
+        if not strips:
             places, columns = _telling_columns(discovery)
             first = places[:COLUMNS_OF_ROWS]
             strips = _strips(discovery, lambda x: {"numbers": tuple(f"{n:.4g}" for n in x.reshape(-1)[first])})
@@ -92,6 +91,11 @@ def write(discovery: Discovery, *, pictures: bool = True) -> str:
         confident=CONFIDENT,
         version=version("feddiverse"),
     )
+
+
+def pictures_of(discovery: Discovery) -> tuple[Strip, ...]:
+    """A strip a class; none where samples are no pictures."""
+    return tuple(_strips(discovery, lambda x: {"picture": data_uri(x)})) if _are_pictures(discovery) else ()
 
 
 def chosen(discovery: Discovery, y: int) -> NDArray[np.int64]:

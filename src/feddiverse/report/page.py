@@ -4,40 +4,64 @@ Text from data reaches the page only through Jinja2's escaping; figures are SVG 
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 
 from feddiverse import files
 from feddiverse.experiment.finished import Run
 from feddiverse.heterogeneity import measure
-from feddiverse.report import federation, figures, reproduce, svg, tables, templates
+from feddiverse.report import advice, federation, figures, reproduce, svg, tables, templates
 from feddiverse.report.answer import Answer, answers
+from feddiverse.report.discovery import Strip
 from feddiverse.report.results import Results
+from feddiverse.report.svg import Drawing
 from feddiverse.report.table import Table
+from feddiverse.report.verdict import Verdict, judge
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+Rows = list[tuple[int, str, list[Run]]]  # place among the rows, name, runs
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot; `method`, if it is about one, is its place among the rows."""
+
+    name: str
+    drawing: Drawing
+    method: int | None = None
+
+    @property
+    def svg(self) -> Markup:
+        return Markup(svg.inline(self.drawing.figure, self.name))
+
+    @property
+    def points(self) -> list[list[Any]]:
+        return self.drawing.points()
 
 
 @dataclass(frozen=True)
 class Illustration:
-    """A figure with its words: `says` stands in for the picture where it cannot be seen."""
+    """A figure with its words: `says` stands in for the plots where they cannot be seen."""
 
     name: str
-    figure: "Figure"
+    title: str
+    panels: tuple[Panel, ...]
     caption: str
     says: str
 
-    @property
-    def svg(self) -> Markup:
-        return Markup(svg.inline(self.figure, self.name))
+
+@dataclass(frozen=True)
+class Hidden:
+    """What clients were found to differ in, as strips of pictures."""
+
+    headline: str
+    strips: tuple[Strip, ...]
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -47,15 +71,17 @@ class Section:
     name: str
     anchor: str
     answer: Answer
+    steps: tuple[advice.Step, ...]
     illustrations: tuple[Illustration, ...]
-    at_a_glance: Markup
+    hidden: Hidden | None
+    about: str
+    verdict: Verdict
     federation: Table
-    metrics: Table
 
 
-def write(results: Results, path: Path) -> Path:
-    """The page, written whole or not at all."""
-    text = render(results)
+def write(results: Results, path: Path, hidden: Mapping[str, Hidden] | None = None) -> Path:
+    """The page, written whole or not at all. `hidden`: of columns, what `hidden.look` found."""
+    text = render(results, hidden)
     with files.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, text.encode())
@@ -74,27 +100,40 @@ def save_figures(results: Results, folder: Path, suffix: str) -> list[Path]:
         stem = re.sub(r"[\W_]+", "-", column.lower()).strip("-") or "column"
         stems.append(f"{stem}-{len(stems)}" if stem in stems else stem)
         for each in illustrations(results, column, stems[-1]):
-            written.append(folder / f"{each.name}.{suffix}")
-            svg.save(each.figure, written[-1])
+            for panel in each.panels:
+                written.append(folder / f"{panel.name}.{suffix}")
+                svg.save(panel.drawing.figure, written[-1])
         written.append(folder / f"{stems[-1]}-federation.{suffix}")
-        _draw_federation(runs[0], written[-1])
+        run = runs[0]
+        of = {str(run.federation["name"]): (run.counts, measure(run.counts))}
+        federation.draw(of, written[-1], run.client_names, _axes(run), attributes_known=run.attributes_known)
     return written
 
 
-def render(results: Results) -> str:
+def render(results: Results, hidden: Mapping[str, Hidden] | None = None) -> str:
     """The page as text: the same results give the same bytes."""
+    made = tables.all_tables(results)
+    if len(results.columns) == 1:  # what it has is in the comparison, too
+        made = [table for table in made if table.name != "accuracy" or len(made) == 1]
     return templates.get("page.html").render(
         results=results,
         version=version("feddiverse"),
-        sections=sections(results),
-        tables=tables.all_tables(results),
+        sections=sections(results, hidden or {}),
+        tables=[table for table in made if not table.name.startswith("asked")],
+        asked={table.name: table for table in made if table.name.startswith("asked")},
+        methods=[(row, _swatch(results, row)) for row in results.rows] if results.view == "accuracy" else [],
         settings=reproduce.settings_tables(results),
         commands=reproduce.commands_table(results),
         environment=reproduce.environment_table(results),
     )
 
 
-def sections(results: Results) -> list[Section]:
+def _swatch(results: Results, row: str) -> str:
+    colour = figures.colour_of(results, row)
+    return f"c{svg.PALETTE.index(colour)}" if colour in svg.PALETTE else "ink"
+
+
+def sections(results: Results, hidden: Mapping[str, Hidden]) -> list[Section]:
     """One per column that has runs."""
     found = []
     for index, answer in enumerate(answers(results)):
@@ -105,10 +144,12 @@ def sections(results: Results) -> list[Section]:
             name=answer.column,
             anchor=f"s{index}",
             answer=answer,
+            steps=tuple(advice.steps(results, answer.column)),
             illustrations=tuple(illustrations(results, answer.column, f"s{index}")),
-            at_a_glance=_at_a_glance(run, f"s{index}-federation"),
+            hidden=hidden.get(answer.column),
+            about=f"{len(run.counts):,} clients, {int(run.counts.sum()):,} samples",
+            verdict=judge(measure(run.counts).six, attributes_known=run.attributes_known),
             federation=federation.clients_table(run, f"s{index}-clients", varies=varies),
-            metrics=federation.metrics_table(run, f"s{index}-metrics"),
         )
         found.append(section)
     return found
@@ -116,77 +157,125 @@ def sections(results: Results) -> list[Section]:
 
 def illustrations(results: Results, column: str, prefix: str) -> list[Illustration]:
     """The figures of one column, each only where there is something to show."""
-    rows = [(row, list(results.at(row, column).values())) for row in results.rows if results.at(row, column)]
+    rows = [(i, row, list(at.values())) for i, row in enumerate(results.rows) if (at := results.at(row, column))]
     drawn = _of_training(results, column, rows, prefix) if results.view == "accuracy" else []
-    estimated = [(row, [r for r in runs if r.estimated_triplets is not None]) for row, runs in rows]
-    estimated = [(row, runs) for row, runs in estimated if runs]
+    estimated = [(i, row, [r for r in runs if r.estimated_triplets is not None]) for i, row, runs in rows]
+    estimated = [(i, row, runs) for i, row, runs in estimated if runs]
     if estimated and results.view != "overhead":
-        drawn.append(
-            Illustration(
-                f"{prefix}-estimates",
-                figures.estimation_scatter(estimated),
-                "Estimated against true triplets, one mark per client and seed; on the dashed line an estimate is "
-                "right. The truth is known in experiments only and never used to select.",
-                "Scatter plots of estimated against true CI, AI and SC for " + ", ".join(row for row, _ in estimated),
-            )
-        )
+        drawn.append(_estimates(estimated, prefix))
     return drawn
 
 
-def _of_training(results: Results, column: str, rows: list[tuple[str, list[Run]]], prefix: str) -> list[Illustration]:
-    drawn = [
-        Illustration(
-            f"{prefix}-curves",
-            figures.accuracy_curves(results, column),
-            f"{results.measured} over rounds: mean over seeds; the band reaches from the lowest to the highest seed.",
-            f"Line chart of {results.measured.lower()} over rounds on {column}. At the end: "
-            + "; ".join(f"{s.row} {tables.percent(s.accuracy)} %" for s in results.ranked(column)),
+def _of_training(results: Results, column: str, rows: Rows, prefix: str) -> list[Illustration]:
+    drawn = [_groups(results, rows, prefix)]
+    rebalanced = [(i, row, runs) for i, row, runs in rows if all(run.rebalanced for run in runs)]
+    if rebalanced:
+        drawn.append(_heads(rebalanced, prefix))
+    if len(rows) > 1:
+        drawn.append(
+            Illustration(
+                f"{prefix}-curves",
+                f"{results.measured} of all methods",
+                (Panel(f"{prefix}-curves", figures.accuracy_curves(results, column)),),
+                "Mean over seeds; the band reaches from the lowest to the highest seed.",
+                f"Line chart of {results.measured.lower()} over rounds on {column}. At the end: "
+                + "; ".join(f"{s.row} {tables.percent(s.accuracy)} %" for s in results.ranked(column)),
+            )
         )
-    ]
     compared = [(s.row, s.difference) for s in results.ranked(column) if s.difference is not None]
     if compared:
         drawn.append(
             Illustration(
                 f"{prefix}-differences",
-                figures.paired_differences(results, column),
-                "Difference to the baseline, paired by seed: mean (dot), 95 % t interval (bar), each seed (tick). "
-                "A bar that crosses zero is within the noise of seeds.",
+                "Difference to the baseline",
+                (Panel(f"{prefix}-differences", figures.paired_differences(results, column)),),
+                "Paired by seed: mean (dot), 95 % t interval (bar), each seed (tick). A bar that crosses zero shows "
+                "no difference.",
                 f"Differences to the baseline on {column}, in points: "
                 + "; ".join(f"{row} {tables.points(difference)}" for row, difference in compared),
             )
         )
-    chosen = [(row, runs) for row, runs in rows if any(run.choices for run in runs)]
+    chosen = [(i, row, [run for run in runs if run.choices]) for i, row, runs in rows]
+    chosen = [(i, row, runs) for i, row, runs in chosen if runs]
     if chosen:
         drawn += _of_selection(chosen, prefix)
     return drawn
 
 
-def _of_selection(chosen: list[tuple[str, list[Run]]], prefix: str) -> list[Illustration]:
-    known = all(run.attributes_known for _, runs in chosen for run in runs)
-    return [*([_triangles(chosen, prefix)] if known else []), _shares(chosen, prefix, known)]
-
-
-def _triangles(chosen: list[tuple[str, list[Run]]], prefix: str) -> Illustration:
+def _groups(results: Results, rows: Rows, prefix: str) -> Illustration:
+    what = "group" if results.yardstick == "group" else results.yardstick
+    ends = []
+    for _, row, runs in rows:
+        accuracies = np.mean([run.group_accuracies for run in runs], axis=0)
+        named = zip(runs[0].tested_groups, accuracies.tolist(), strict=True)
+        each = ", ".join(f"({runs[0].group_name(y, a)}) {100 * value:.1f} %" for (y, a), value in named)
+        ends.append(f"{row}: {each}")
     return Illustration(
-        f"{prefix}-triangles",
-        figures.selection_triangles(chosen),
-        "Clients between class imbalance (CI), attribute imbalance (AI) and spurious correlation (SC), by their "
-        "true triplets. A disc’s area and number: that kind’s share of all selections. The ring: its share of "
-        "clients, which is what uniform selection gives.",
-        "Ternary plots of the clients’ triplets with how often each kind was selected; "
-        + "; ".join(f"{row}: {runs[0].selection.effective_clients:.1f} effective clients" for row, runs in chosen),
+        f"{prefix}-groups",
+        f"Accuracy of every {what}",
+        tuple(Panel(f"{prefix}-groups-{i}", figures.group_curves(row, runs, i), i) for i, row, runs in rows),
+        f"Over rounds, mean over seeds. Thick: the worst {what} at the end.",
+        f"Line charts of every {what}’s accuracy over rounds. At the end: {'; '.join(ends)}",
     )
 
 
-def _shares(chosen: list[tuple[str, list[Run]]], prefix: str, known: bool) -> Illustration:
+def _heads(rows: Rows, prefix: str) -> Illustration:
+    return Illustration(
+        f"{prefix}-heads",
+        "Trained and rebalanced last layer",
+        tuple(Panel(f"{prefix}-heads-{i}", figures.heads(row, runs, i), i) for i, row, runs in rows),
+        "Accuracy of every group, mean over seeds: as trained (ring) and with the last layer solved anew, every hidden "
+        "group of equal weight (disc). The groups were estimated; nobody labelled them.",
+        "Every group’s accuracy with the trained and with the rebalanced last layer; worst group: "
+        + "; ".join(
+            f"{row} {100 * np.mean([run.worst_accuracy for run in runs]):.1f} % and "
+            f"{100 * np.mean([run.worst_rebalanced or 0 for run in runs]):.1f} %"
+            for _, row, runs in rows
+        ),
+    )
+
+
+def _of_selection(chosen: Rows, prefix: str) -> list[Illustration]:
+    known = all(run.attributes_known for _, _, runs in chosen for run in runs)
+    return [*([_triangles(chosen, prefix)] if known else []), _shares(chosen, prefix, known)]
+
+
+def _triangles(chosen: Rows, prefix: str) -> Illustration:
+    return Illustration(
+        f"{prefix}-triangles",
+        "Which kinds of clients were asked",
+        tuple(Panel(f"{prefix}-triangles-{i}", figures.selection_triangle(row, runs, i), i) for i, row, runs in chosen),
+        "Clients between class imbalance (CI), attribute imbalance (AI) and spurious correlation (SC), by their true "
+        "triplets. A disc’s area and number: that kind’s share of all selections. The ring: its share of clients, "
+        "which is what uniform selection gives.",
+        "Ternary plots of the clients’ triplets with how often each kind was selected; "
+        + "; ".join(f"{row}: {runs[0].selection.effective_clients:.1f} effective clients" for _, row, runs in chosen),
+    )
+
+
+def _shares(chosen: Rows, prefix: str, known: bool) -> Illustration:
     what = "(class, attribute) groups" if known else "classes"
     return Illustration(
         f"{prefix}-shares",
-        figures.group_shares([(row, runs[0]) for row, runs in chosen]),
-        f"What each round trains on: shares of the {what} in the pooled data of the chosen "
-        "clients, first seed. Dashed: equal shares.",
+        "What each round trains on",
+        tuple(Panel(f"{prefix}-shares-{i}", figures.group_shares(row, runs[0], i), i) for i, row, runs in chosen),
+        f"Shares of the {what} in the pooled data of the chosen clients, first seed. Dashed: equal shares.",
         "Stacked shares per round; mean share of the rarest: "
-        + "; ".join(f"{row} {100 * runs[0].selection.smallest_share.mean():.1f} %" for row, runs in chosen),
+        + "; ".join(f"{row} {100 * runs[0].selection.smallest_share.mean():.1f} %" for _, row, runs in chosen),
+    )
+
+
+def _estimates(estimated: Rows, prefix: str) -> Illustration:
+    return Illustration(
+        f"{prefix}-estimates",
+        "Estimated against true triplets",
+        tuple(
+            Panel(f"{prefix}-estimates-{name.lower()}", figures.estimation_scatter(dimension, estimated))
+            for dimension, name in enumerate(figures.NAMES)
+        ),
+        "One mark per client and seed; on the dashed line an estimate is right. The truth is known in experiments only "
+        "and never used to select.",
+        "Scatter plots of estimated against true CI, AI and SC for " + ", ".join(row for _, row, _ in estimated),
     )
 
 
@@ -194,14 +283,6 @@ def _runs(results: Results, column: str) -> list[Run]:
     return [run for row in results.rows for run in results.at(row, column).values()]
 
 
-def _at_a_glance(run: Run, prefix: str) -> Markup:
-    """The figure of `feddiverse measure --plot`: the clients' matrices beside the six metrics."""
-    with TemporaryDirectory() as folder, mpl.rc_context(svg.STYLE):
-        path = Path(folder) / "federation.svg"
-        _draw_federation(run, path)
-        return Markup(svg.adapted(path.read_text("utf-8"), prefix))
-
-
-def _draw_federation(run: Run, path: Path) -> None:
-    of = {str(run.federation["name"]): (run.counts, measure(run.counts))}
-    federation.draw(of, path, run.client_names, attributes_known=run.attributes_known)
+def _axes(run: Run) -> tuple[list[str], list[str]]:
+    """What classes and attributes are called."""
+    return run.federation["class_names"], run.federation["attribute_names"]

@@ -15,9 +15,18 @@ from feddiverse.experiment.run_directory import read_json
 from feddiverse.experiment.study import read_plan
 from feddiverse.report import published
 from feddiverse.report.published import Value
-from feddiverse.report.statistics import Difference, Reached, Spread, paired_difference, rounds_to_reach, spread
+from feddiverse.report.statistics import (
+    Difference,
+    Reached,
+    Spread,
+    first_reached,
+    paired_difference,
+    spread,
+    time_to_reach,
+)
 
 LEVELS = (0.80, 0.90, 0.95)
+LOWER_LEVELS = (0.10, 0.20, 0.30, 0.40, 0.50, 0.60, 0.70)  # where no run reaches the first of those
 Place = tuple[str, str]  # (row, column)
 
 
@@ -30,7 +39,8 @@ class Summary:
     accuracy: Spread
     published: Value | None  # mean, sd in percent
     difference: Difference | None  # to the row's baseline in the same column, in accuracy (not percent)
-    reached: Mapping[float, Reached]
+    reached: Mapping[float, Reached]  # rounds to a level
+    seconds: Mapping[float, Reached]  # the same in seconds
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,11 @@ class Results:
             accuracy=spread(list(_accuracies(here).values())),
             published=self.published.get((row, column)),
             difference=None if baseline is None or baseline == row else self.difference(row, baseline, column),
-            reached={level: rounds_to_reach([run.curve for run in here.values()], level) for level in LEVELS},
+            reached={level: time_to_reach([run.curve for run in here.values()], level) for level in self.levels},
+            seconds={
+                level: time_to_reach([(run.seconds, run.curve[1]) for run in here.values()], level)
+                for level in self.levels
+            },
         )
 
     def ranked(self, column: str) -> list[Summary]:
@@ -84,6 +98,30 @@ class Results:
         """By how much `row` is ahead of `other`, paired by the seeds both have; None if there are none."""
         return paired_difference(_accuracies(self.at(row, column)), _accuracies(self.at(other, column)))
 
+    def delay(self, row: str, other: str, column: str, level: float) -> Difference | None:
+        """By how many rounds `row` reaches a level later than `other` (negative: earlier), paired by seed; None where a
+        seed of either never does."""
+        first = {
+            name: {seed: first_reached(*run.curve, level) for seed, run in self.at(name, column).items()}
+            for name in (row, other)
+        }
+        if any(value is None for found in first.values() for value in found.values()):
+            return None
+        return paired_difference(first[row], first[other])  # type: ignore[arg-type]
+
+    def rebalancing(self, row: str, column: str) -> Difference | None:
+        """What solving the last layer anew changes, paired by run; None where it was not done with all of them."""
+        found = self.at(row, column)
+        solved = {seed: worst for seed, run in found.items() if (worst := run.worst_rebalanced) is not None}
+        return paired_difference(solved, _accuracies(found)) if found and len(solved) == len(found) else None
+
+    @cached_property
+    def levels(self) -> tuple[float, ...]:
+        """To which rounds and seconds are counted: the usual ones, or the three highest that any run reaches."""
+        highest = max((float(run.curve[1].max()) for found in self.runs.values() for run in found.values()), default=0)
+        lower = tuple(level for level in LOWER_LEVELS if level <= highest)
+        return LEVELS if highest >= LEVELS[0] or not lower else lower[-3:]
+
     def seeds_if_fewer(self, summary: Summary) -> str:
         """`1 of 3 seeds` of a cell that has fewer than others of its column."""
         most = max(s.accuracy.n for s in self.summaries.values() if s.column == summary.column)
@@ -93,7 +131,9 @@ class Results:
     def column_head(self) -> str:
         """What columns are: federations, unless they are something else (optimisers, in the ablation)."""
         pairs = {(column, run.config.federation) for (_, column), at in self.runs.items() for run in at.values()}
-        return "Federation" if all(column == federation for column, federation in pairs) else "Column"
+        called = short_names(federation for _, federation in pairs)
+        named = all(column in (federation, called[federation]) for column, federation in pairs)
+        return "Federation" if named else "Column"
 
     @property
     def yardstick(self) -> str:
@@ -136,11 +176,12 @@ def _arrange_study(
     path: Path, study: Mapping[str, Any], found: Iterable[Run], failures: Mapping[str, str] | None = None
 ) -> Results:
     runs = {run.name: run for run in found}
+    called = short_names(entry["column"] for entry in study["runs"])
     by_place: dict[Place, dict[int, Run]] = {}
     for entry in study["runs"]:
         if entry["name"] in runs:
-            by_place.setdefault((entry["row"], entry["column"]), {})[entry["seed"]] = runs[entry["name"]]
-    columns = tuple(dict.fromkeys(entry["column"] for entry in study["runs"]))
+            by_place.setdefault((entry["row"], called[entry["column"]]), {})[entry["seed"]] = runs[entry["name"]]
+    columns = tuple(called.values())
     values = _published(study, by_place)
     return Results(
         title=study["title"],
@@ -157,6 +198,13 @@ def _arrange_study(
         failures=failures or {},
         missing=tuple(entry["name"] for entry in study["runs"] if entry["name"] not in runs),
     )
+
+
+def short_names(columns: Iterable[str]) -> dict[str, str]:
+    """What each column is called: a table by its file's name, where that is the name of no other."""
+    names = list(dict.fromkeys(columns))
+    stems = {name: Path(name).stem if "table:" in name else name for name in names}
+    return stems if len(set(stems.values())) == len(names) else {name: name for name in names}
 
 
 def _published(study: Mapping[str, Any], runs: Mapping[Place, Mapping[int, Run]]) -> dict[Place, Value]:
@@ -189,11 +237,13 @@ def _arrange(path: Path, found: list[Run]) -> Results:
     """Loose runs as a table: federations are columns, whatever else differs between them (but the seed) names rows."""
     chosen = {"aggregator"}.union(*(unusual_settings(run.config) for run in found))
     differing = differing_settings(run.config for run in found) & chosen - {"seed"}
+    called = short_names(run.config.federation for run in found)
     by_place: dict[Place, dict[int, Run]] = {}
     for run in found:
         values = settings_of(run.config)
         names = [_named(key, values.get(key)) for key in sorted(differing, key=lambda key: (key != "aggregator", key))]
-        by_place.setdefault((" · ".join([run.config.selector, *names]), run.config.federation), {})[run.seed] = run
+        row, column = " · ".join([run.config.selector, *names]), called[run.config.federation]
+        by_place.setdefault((row, column), {})[run.seed] = run
     rows = tuple(dict.fromkeys(row for row, _ in by_place))
     name = path.resolve().name  # of "." too
     uniform = next((row for row in rows if row.split(" · ")[0] == "uniform"), None)

@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike
 
 DEVIATION_RULE = "standard deviation over seeds with n − 1"
 CONFIDENCE = 0.95
+POWER = 0.8
+FEWEST_SEEDS = 3  # with two, a t interval is twelve standard errors wide each way
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Reached:
-    """Mean first round at which a level was reached, over the seeds that reached it."""
+    """Mean first time (a round, or seconds) at which a level was reached, over the seeds that reached it."""
 
-    rounds: float | None
+    mean: float | None
     reached: int
     n: int
 
@@ -68,11 +70,42 @@ def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) ->
     return Difference(mean, mean - half, mean + half, n)
 
 
-def rounds_to_reach(curves: Sequence[tuple[ArrayLike, ArrayLike]], level: float) -> Reached:
-    """First evaluated round with accuracy ≥ `level`, per curve (rounds, accuracy); the mean over those that do."""
-    firsts = []
-    for rounds, accuracy in curves:
-        hits = np.asarray(rounds)[np.asarray(accuracy) >= level]
-        if len(hits):
-            firsts.append(float(hits[0]))
+def seeds_needed(difference: Difference, most: int = 100) -> int | None:
+    """With how many seeds four intervals in five would leave zero out, were mean and spread as they seem; None: more
+    than `most`. A rough guide, since both are themselves estimated from few seeds.
+    """
+    from scipy import stats
+
+    if difference.low is None or difference.high is None:
+        return None
+    half, n = (difference.high - difference.low) / 2, difference.n
+    sd = half * np.sqrt(n) / stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)
+    numbers = np.arange(2, most + 1)
+    errors = stats.t.ppf((1 + CONFIDENCE) / 2, numbers - 1) + stats.t.ppf(POWER, numbers - 1)
+    enough = numbers[errors * sd / np.sqrt(numbers) < abs(difference.mean)]
+    return int(enough[0]) if len(enough) else None
+
+
+def first_reached(times: ArrayLike, accuracy: ArrayLike, level: float) -> float | None:
+    """The first of `times` (rounds or seconds of evaluations) with accuracy ≥ `level`."""
+    hits = np.asarray(times)[np.asarray(accuracy) >= level]
+    return float(hits[0]) if len(hits) else None
+
+
+def time_to_reach(curves: Sequence[tuple[ArrayLike, ArrayLike]], level: float) -> Reached:
+    """When each curve (times, accuracy) first reaches `level`; the mean over those that do."""
+    firsts = [first for times, accuracy in curves if (first := first_reached(times, accuracy, level)) is not None]
     return Reached(float(np.mean(firsts)) if firsts else None, len(firsts), len(curves))
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """With a sign, the minus being a minus."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def in_points(difference: Difference) -> str:
+    """`+8.6 points (−0.3 to +17.5, 3 seeds)`; fewer seeds than say something have no interval."""
+    mean, seeds = f"{signed(100 * difference.mean, 1)} points", f"{difference.n} seed{'s' if difference.n > 1 else ''}"
+    if difference.low is None or difference.high is None or difference.n < FEWEST_SEEDS:
+        return f"{mean} ({seeds})"
+    return f"{mean} ({signed(100 * difference.low, 1)} to {signed(100 * difference.high, 1)}, {seeds})"

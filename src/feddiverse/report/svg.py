@@ -2,10 +2,13 @@
 
 import io
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's hues, told apart by colour-blind readers, the pale ones darkened to a contrast of 3 : 1 on white; line
@@ -18,6 +21,7 @@ DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), "-", (0, (5, 1.5))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 STYLE: dict[Any, Any] = {
+    "figure.dpi": 72,  # a unit of the SVG is a point, so that marks are where they are drawn
     "svg.fonttype": "none",  # text stays text: it can be read aloud, searched, and takes the page's font
     "svg.hashsalt": "feddiverse",  # ids do not depend on the moment of drawing
     "text.parse_math": False,  # names from data are text, whatever signs they hold
@@ -49,6 +53,39 @@ _VARIABLES = {
 }
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A value that a page shows when it is pointed at: where it is drawn, of which method, and what it says."""
+
+    axes: "Axes"
+    x: float
+    y: float
+    text: str
+    method: int | None = None
+
+
+@dataclass
+class Drawing:
+    """A figure with the values drawn in it."""
+
+    figure: "Figure"
+    marks: list[Mark] = field(default_factory=list)
+
+    def points(self) -> list[list[Any]]:
+        """[x, y, text, method] of each mark, in units of the SVG. The figure must have been drawn, that is laid out."""
+        height = self.figure.bbox.height
+        found: list[list[Any]] = []
+        for mark in self.marks:
+            x, y = mark.axes.transData.transform((mark.x, mark.y))
+            found.append([round(float(x), 1), round(float(height - y), 1), mark.text, mark.method])
+        return found
+
+
+def belongs(artist: "Artist", method: int) -> None:
+    """Says that an artist is of a method, by its place among the rows: the page can hide it (`data-method`)."""
+    artist.set_gid(f"method{method}")
+
+
 def inline(figure: "Figure", prefix: str) -> str:
     """The figure as an `<svg>` element for a page (see `adapted`)."""
     import matplotlib as mpl
@@ -64,6 +101,7 @@ def adapted(text: str, prefix: str) -> str:
     colours are the page's variables; screen readers pass it over (the page gives its words beside it)."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="method(\d+)"', r'data-method="\1"', text)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
     text = re.sub(r'(?:xlink:)?href="#([^"]+)"', rf'href="#{prefix}-\1"', text)

@@ -16,13 +16,18 @@ Mark = Literal["", "best", "second"]
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, the number behind it (for sorting and CSV), what stands small beside it, and further numbers."""
+    """What is shown, the number behind it (for sorting and CSV), what stands small beside it, and further numbers.
+
+    On a page `bar` (from 0 to 1) draws a bar of that length under the text, `shade` colours the cell.
+    """
 
     text: str
     value: float | None = None
     mark: Mark = ""
     beside: str = ""
     numbers: Mapping[str, float | None] = field(default_factory=dict)
+    bar: float | None = None
+    shade: float | None = None
 
 
 @dataclass(frozen=True)

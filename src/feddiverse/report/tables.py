@@ -8,8 +8,17 @@ from feddiverse.experiment import estimating
 from feddiverse.experiment.finished import Run
 from feddiverse.experiment.overhead import Cost, cost
 from feddiverse.report.costs import estimators_table, overhead_tables
-from feddiverse.report.results import LEVELS, Results, Summary
-from feddiverse.report.statistics import DEVIATION_RULE, Difference, Reached, Spread, spread
+from feddiverse.report.results import Results, Summary
+from feddiverse.report.statistics import (
+    DEVIATION_RULE,
+    FEWEST_SEEDS,
+    Difference,
+    Reached,
+    Spread,
+    paired_difference,
+    signed,
+    spread,
+)
 from feddiverse.report.table import Cell, Mark, Table
 
 NOTHING = Cell("–")
@@ -23,16 +32,11 @@ def percent(spread: Spread) -> str:
 
 
 def points(difference: Difference) -> str:
-    """`+2.1 [+0.3, +3.9]`: percentage points with their interval."""
+    """`+2.1 [+0.3, +3.9]`: percentage points with their interval, where there are seeds enough for one."""
     mean = signed(100 * difference.mean)
-    if difference.low is None or difference.high is None:
-        return mean
+    if difference.low is None or difference.high is None or difference.n < FEWEST_SEEDS:
+        return f"{mean} ({difference.n} seed{'s' if difference.n > 1 else ''})"
     return f"{mean} [{signed(100 * difference.low)}, {signed(100 * difference.high)}]"
-
-
-def signed(value: float) -> str:
-    """Two digits with a sign, the minus being a minus."""
-    return f"{value:+.2f}".replace("-", "−")
 
 
 def all_tables(results: Results) -> list[Table]:
@@ -51,7 +55,7 @@ def all_tables(results: Results) -> list[Table]:
     usage = usage_table(results)
     if not accuracy:
         usage = replace(usage, notes=(*usage.notes, *results.notes))
-    return [*accuracy, usage, *asked_tables(results)]
+    return [*accuracy, *heads_tables(results), usage, *asked_tables(results)]
 
 
 def _cost(run: Run) -> Cost:
@@ -68,7 +72,10 @@ def accuracy_table(results: Results) -> Table:
             summary = results.summaries.get((row, column))
             cells.append(NOTHING if summary is None else _accuracy_cell(results, summary, marks[column].get(row, "")))
         rows.append(tuple(cells))
-    notes = [f"{results.measured} in percent, mean ± {DEVIATION_RULE}{_seeds(results)}. Best bold, second underlined."]
+    notes = [
+        f"{results.measured} in percent, mean ± {DEVIATION_RULE}{_seeds(results)}. Highest mean bold, second "
+        "underlined; whether they differ, intervals say."
+    ]
     if any(s.published for s in results.summaries.values()):
         notes.append(f"In brackets or small: the paper’s value ({results.published_in}).")
     return Table("accuracy", results.title, ("Method", *results.columns), tuple(rows), (*notes, *results.notes))
@@ -85,7 +92,7 @@ def comparison_table(results: Results) -> Table:
         line.append(Cell(ours.text, ours.value, ours.mark, numbers=ours.numbers))
         line += [_published_cell(summary)] if published else []
         line.append(_difference_cell(summary.difference))
-        line += [_reached_cell(summary.reached[level]) for level in LEVELS]
+        line += [_reached_cell(summary.reached[level], summary.seconds[level]) for level in results.levels]
         rows.append(tuple(line))
     baselines = sorted({results.baselines[s.row] for s in results.summaries.values() if s.difference})
     against = f" to {', '.join(baselines)}" if len(baselines) == 1 else ""
@@ -95,14 +102,51 @@ def comparison_table(results: Results) -> Table:
         results.measured,
         *(["Paper"] if published else []),
     ]
-    heads += [f"Difference{against}", *(f"Rounds to {100 * level:.0f} %" for level in LEVELS)]
+    heads += [f"Difference{against}", *(f"Rounds to {100 * level:.0f} %" for level in results.levels)]
     notes = [
         f"Mean ± {DEVIATION_RULE}. Differences are paired by seed, in percentage points, with a 95 % t interval.",
-        "Rounds: mean first evaluated round at the level or above, over seeds that reach it (how many, if not all).",
+        "Rounds: mean first evaluated round at the level or above, over seeds that reach it (how many, if not all); "
+        "small: the seconds until then.",
         *([f"Paper: {results.published_in}."] if published else []),
         *results.notes,
     ]
     return Table("comparison", "Every comparison", tuple(heads), tuple(rows), tuple(notes))
+
+
+def heads_tables(results: Results) -> list[Table]:
+    """Where runs have a rebalanced head beside the trained one: what both do, one line a cell."""
+    several = len(results.columns) > 1
+    rows = []
+    for row, column in results.summaries:
+        runs = [(seed, run, run.rebalanced) for seed, run in results.at(row, column).items() if run.rebalanced]
+        trained = {seed: run.worst_accuracy for seed, run, _ in runs}
+        solved = {seed: worst for seed, run, about in runs if (worst := run.worst_of(about)) is not None}
+        if not solved:
+            continue
+        overall = [spread([run.result["accuracy"] for _, run, _ in runs]), spread([a["accuracy"] for *_, a in runs])]
+        rows.append(
+            (
+                Cell(row),
+                *([Cell(column)] if several else []),
+                *(_spread_cell(spread(list(worst.values()))) for worst in (trained, solved)),
+                _difference_cell(paired_difference(solved, trained)),
+                *(_spread_cell(each) for each in overall),
+            )
+        )
+    if not rows:
+        return []
+    heads = ("Method", *([results.column_head] if several else []), f"{results.measured}, trained", "Rebalanced")
+    heads += ("Difference", "Accuracy, trained", "Rebalanced")
+    notes = (
+        "Two heads of the same runs: as trained, and with the last layer solved anew, hidden groups of equal weight.",
+        f"Mean ± {DEVIATION_RULE}, in percent. Differences are paired by seed, with a 95 % t interval.",
+    )
+    return [Table("heads", "Trained and rebalanced head", heads, tuple(rows), notes)]
+
+
+def _spread_cell(found: Spread) -> Cell:
+    sd = None if found.sd is None else 100 * found.sd
+    return Cell(percent(found), 100 * found.mean, numbers={"sd": sd, "seeds": found.n})
 
 
 def usage_table(results: Results) -> Table:
@@ -142,29 +186,36 @@ def usage_table(results: Results) -> Table:
 
 
 def asked_tables(results: Results) -> list[Table]:
-    """For each federation whose clients have names: which of them each method asked how often, and which never."""
+    """For each federation: which clients each method asked how often, and which never."""
     made = []
     for place, column in enumerate(results.columns):
         found = {row: list(at.values()) for row in results.rows if (at := results.at(row, column))}
-        runs = [run for at in found.values() for run in at]
+        runs = [run for at in found.values() for run in at if run.choices]
         names = runs[0].client_names if runs else []
-        if not names or names == [str(k) for k in range(len(names))] or any(run.client_names != names for run in runs):
+        if not names or any(run.client_names != names for run in runs):
             continue
         times = {row: np.mean([run.selection.times_chosen for run in at], axis=0) for row, at in found.items()}
+        most = max(float(each.max()) for each in times.values()) or 1.0
         order = np.argsort(-np.sum(list(times.values()), axis=0), kind="stable").tolist()
+        sizes = runs[0].counts.sum(axis=(1, 2))
         lines = tuple(
-            (Cell(names[k]), *(_times_cell(float(each[k])) for each in times.values())) for k in order[:MOST_CLIENTS]
+            (
+                Cell(names[k]),
+                Cell(f"{sizes[k]}", int(sizes[k])),
+                *(_times_cell(float(each[k]), most) for each in times.values()),
+            )
+            for k in order[:MOST_CLIENTS]
         )
         more = f" The {MOST_CLIENTS} asked most of {len(names)}." if len(names) > MOST_CLIENTS else ""
         notes = (f"Rounds in which a client was chosen, mean over seeds; pre-training is left out.{more}",)
         title = f"Who was asked how often: {column}" if len(results.columns) > 1 else "Who was asked how often"
         name = f"asked-{place}" if len(results.columns) > 1 else "asked"
-        made.append(Table(name, title, ("Client", *times), lines, notes))
+        made.append(Table(name, title, ("Client", "Samples", *times), lines, notes))
     return made
 
 
-def _times_cell(times: float) -> Cell:
-    return Cell("never" if not times else f"{times:.1f}".removesuffix(".0"), times)
+def _times_cell(times: float, most: float) -> Cell:
+    return Cell("never" if not times else f"{times:.1f}".removesuffix(".0"), times, bar=times / most)
 
 
 def as_json(results: Results) -> dict[str, object]:
@@ -182,7 +233,7 @@ def as_json(results: Results) -> dict[str, object]:
                 "difference": s.difference and s.difference.mean,
                 "low": s.difference and s.difference.low,
                 "high": s.difference and s.difference.high,
-                "rounds_to": {f"{100 * level:.0f}": reached.rounds for level, reached in s.reached.items()},
+                "rounds_to": {f"{100 * level:.0f}": reached.mean for level, reached in s.reached.items()},
             }
             for s in results.summaries.values()
         ],
@@ -227,11 +278,16 @@ def _difference_cell(difference: Difference | None) -> Cell:
     return Cell(points(difference), 100 * difference.mean, numbers=bounds)
 
 
-def _reached_cell(reached: Reached) -> Cell:
-    if reached.rounds is None:
-        return Cell("–", numbers={"reached": 0})
-    part = "" if reached.reached == reached.n else f"{reached.reached} of {reached.n}"
-    return Cell(f"{reached.rounds:.0f}", reached.rounds, beside=part, numbers={"reached": reached.reached})
+def _reached_cell(rounds: Reached, seconds: Reached) -> Cell:
+    if rounds.mean is None or seconds.mean is None:
+        return Cell("–", numbers={"seconds": None, "reached": 0})
+    part = "" if rounds.reached == rounds.n else f", {rounds.reached} of {rounds.n} seeds"
+    numbers = {"seconds": seconds.mean, "reached": rounds.reached}
+    return Cell(f"{rounds.mean:.0f}", rounds.mean, beside=f"{_time(seconds.mean)}{part}", numbers=numbers)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _seeds(results: Results) -> str:

@@ -1,5 +1,6 @@
 """The seam of client selection: one small base class, one file a selector."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -8,7 +9,7 @@ import numpy as np
 from feddiverse.messages import Ask, Plain, Reply, Vector
 
 
-class Selector:
+class Selector(ABC):
     """Chooses whom to ask in each round. Subclasses override what they need; state is plain data.
 
     >>> class Largest(Selector):
@@ -22,11 +23,11 @@ class Selector:
 
     wants_updates: ClassVar[bool] = False
 
+    @abstractmethod
     def choose(self, round: int, k: int, clients: Mapping[int, int], ask: Ask, rng: np.random.Generator) -> list[int]:
         """`min(k, len(clients))` different ids out of `clients` (id → number of samples, any order)."""
-        raise NotImplementedError
 
-    def observe(self, round: int, theta: Vector, replies: Sequence[Reply]) -> None:
+    def observe(self, round: int, theta: Vector, replies: Sequence[Reply]) -> None:  # noqa: B027 (may stay so)
         """What came back from the chosen clients, trained from `theta`; failed ones are left out."""
 
     def warnings(self) -> list[str]:
@@ -41,5 +42,5 @@ class Selector:
         """What must be remembered between rounds: plain data that survives a trip through JSON."""
         return {}
 
-    def restore(self, state: Plain) -> None:
+    def restore(self, state: Plain) -> None:  # noqa: B027 (may stay so)
         """Take back what `state` gave, so that a resumed run makes the same choices."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from feddiverse.messages import (
+    TOTAL,
     AdvertiseKeys,
     Counted,
     Engine,
@@ -54,6 +55,11 @@ class Meter:
         self.lost: set[int] = set()  # clients that were asked something and whose answer was lost on its way
         self.waited = 0.0  # wall-clock seconds spent waiting for replies since the last `take`
 
+    @property
+    def clients(self) -> Mapping[int, int]:
+        """The engine's."""
+        return self._engine.clients
+
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
         """The engine's `ask`, counted; with the privacy that was agreed upon."""
         task = self.privacy.applied(task)
@@ -83,11 +89,6 @@ class Meter:
                 self.lost.add(reply.client)
             yield reply
 
-    @property
-    def clients(self) -> Mapping[int, int]:
-        """The engine's."""
-        return self._engine.clients
-
     def _row(self, name: str) -> dict[str, float]:
         return self._traffic.setdefault(name, {"messages": 0, "bytes_down": 0, "bytes_up": 0, "client_seconds": 0.0})
 
@@ -103,9 +104,14 @@ class Meter:
         """One sentence for each kind of question that some clients left without a usable answer."""
         sentences = []
         for name, reasons in self._useless.items():
-            clients = sorted(reasons)
+            if TOTAL in reasons:
+                sentences.append(f"The secure sum of {name} is of no use: {reasons[TOTAL].rstrip('.')}.")
+            clients = sorted(reasons.keys() - {TOTAL})
+            if not clients:
+                continue
             named = ", ".join(map(str, clients[:MAX_NAMED])) + (", …" if len(clients) > MAX_NAMED else "")
-            asked = int(self._traffic[name]["messages"])
+            # A secure sum may have failed before the question itself was asked.
+            asked = int(self._traffic[name]["messages"]) if name in self._traffic else len(clients)
             sentences.append(
                 f"{len(clients)} of {asked} clients gave no usable answer to {name} ({named});"
                 f" client {clients[0]}: {reasons[clients[0]].rstrip('.')}."

@@ -209,7 +209,8 @@ def answers(
         if problem is None:
             yield reply
         elif isinstance(ask, CheckedAsk):
-            ask.leave_out(task, reply.client, problem)
+            for client in reply.members or (reply.client,):
+                ask.leave_out(task, client, problem)
 
 
 def triplet_in(reply: Reply) -> NDArray[np.float64]:

@@ -4,12 +4,13 @@ No files, no processes, no torch: the same generator runs over every engine, and
 save θ and the states of selector and aggregator, from which a later call goes on with the same bits.
 """
 
+import operator
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from feddiverse.errors import RunError
-from feddiverse.estimation.balancer import Balancer
+from feddiverse.estimation.balancer import Balancer, CannotBalance, Head
 from feddiverse.messages import Engine, Train, Vector
 from feddiverse.seeding import rng
 from feddiverse.selection.base import Selector
@@ -29,7 +30,9 @@ MAX_LOST_IN_A_ROW = 3
 class Plan:
     """What the loop needs to know besides who selects and who aggregates. `train` is the local training asked for.
 
-    `balanced_draws`: clients draw their samples so that every hidden group counts equally.
+    `balanced_draws`: clients draw their samples so that every hidden group counts equally. Every
+    `evaluate_rebalanced_every` rounds (0: never; not in the last, after which the caller may solve it) θ is evaluated
+    with its last layer, which is at `head`, solved anew as well; training goes on from the trained one.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
     `privacy`: what clients protect of what they send.
@@ -41,6 +44,8 @@ class Plan:
     evaluate_every: int
     pretraining_rounds: int = 0
     balanced_draws: bool = False
+    evaluate_rebalanced_every: int = 0
+    head: Head | None = None
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
     privacy: Privacy = field(default_factory=Privacy)
@@ -63,6 +68,7 @@ class Round:
     traffic: Traffic
     lost_in_a_row: int
     lost: list[int] = field(default_factory=list)  # clients with an answer that never came: another run may get it
+    rebalanced: Tested | None = None  # with the last layer solved anew
     tables: Mapping[int, int] = field(default_factory=dict)  # client → tables that left it with noise
 
     @property
@@ -103,8 +109,8 @@ def rounds(
             generator = rng(task.seed, "select", number)
             chosen = selector.choose(number, plan.num_selected, clients, meter.with_theta(theta), generator)
             selected = checked_choice(chosen, clients)
-            warnings = [*(f"Round {number}: {warning}" for warning in meter.warnings()), *selector.warnings()]
-        if balancer is not None:
+            warnings += selector.warnings()
+        if balancer is not None and (plan.balanced_draws or balancer.reading == "start"):
             balancer.learn(number, clients, meter.with_theta(balancer.theta))
             warnings += balancer.warnings()
             if plan.balanced_draws:
@@ -130,10 +136,19 @@ def rounds(
             selector.observe(number, previous, trained.usable)
         selection_seconds += time.perf_counter() - observing
 
-        tested = None
+        tested = rebalanced = None
         if evaluation.is_possible and (number % plan.evaluate_every == 0 or number == plan.rounds):
             tested = evaluation(number, theta, clients, evaluating)
-            warnings += [*tested.warnings, *(f"Round {number}: {warning}" for warning in evaluating.warnings())]
+        due = plan.evaluate_rebalanced_every and number % plan.evaluate_rebalanced_every == 0 and number < plan.rounds
+        if due and evaluation.is_possible and balancer is not None and plan.head is not None:
+            try:
+                changed, _ = balancer.solve(number, theta, plan.head, clients, meter.with_theta)
+                rebalanced = evaluation(number, changed, clients, evaluating)
+            except CannotBalance as why:
+                warnings.append(str(why))
+        found = [warning for each in (tested, rebalanced) if each is not None for warning in each.warnings]
+        told = [f"Round {number}: {warning}" for counted in (meter, evaluating) for warning in counted.warnings()]
+        warnings = list(dict.fromkeys([*told, *warnings, *found]))
         yield Round(
             round=number,
             phase=phase,
@@ -149,6 +164,7 @@ def rounds(
             lost_in_a_row=lost_in_a_row,
             lost=sorted(meter.lost | evaluating.lost),
             traffic=meter.take() | evaluating.take_as(EVALUATION),
+            rebalanced=rebalanced,
         )
         if lost_in_a_row >= MAX_LOST_IN_A_ROW:
             raise RunError(
@@ -158,7 +174,10 @@ def rounds(
 
 def checked_choice(chosen: Iterable[int], clients: Mapping[int, int]) -> list[int]:
     """A selector may be anyone's: what it returns must be different clients that are there, in numbers of any kind."""
-    selected = [int(client) for client in chosen]
+    try:
+        selected = [operator.index(client) for client in chosen]
+    except TypeError:
+        raise RunError(f"The selector chose {chosen!r}, which is no list of clients' numbers.") from None
     if len(set(selected)) < len(selected) or not set(selected) <= set(clients):
         raise RunError(f"The selector chose {selected}, which are not different clients of this federation.")
     return selected

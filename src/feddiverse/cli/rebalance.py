@@ -1,0 +1,46 @@
+"""`feddiverse rebalance`: the last layer of a finished run solved anew, every hidden group of equal weight."""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def rebalance(
+    run: Path = typer.Argument(..., metavar="RUN", help="A finished run directory."),
+    reading: str | None = typer.Option(None, help="Model that reads the hidden groups: start, or the run's final one."),
+    weights: str | None = typer.Option(None, help="What counts equally: groups, classes, samples, true_groups."),
+    head: str | None = typer.Option(None, help="How the layer is solved: ridge, or as published fed3r, ccvr."),
+    dimensions: int | None = typer.Option(None, help="Features beyond so many are projected at random."),
+    workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
+    device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
+    engine: str = typer.Option("local", help="local, or flower."),
+    json_: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else, on stdout."),
+) -> None:
+    """Solve the last layer of a trained model anew, without labels of the groups. The trained one is kept too."""
+    import json
+
+    from feddiverse.cli.console import err, progress
+    from feddiverse.cli.console import out as console
+    from feddiverse.cli.live import clock, reached
+    from feddiverse.experiment.rebalancing import rebalance as solve
+
+    given: dict[str, Any] = {
+        "rebalance_reading": reading, "rebalance_weights": weights, "rebalance_head": head,
+        "rebalance_dimensions": dimensions,
+    }  # fmt: skip
+    given = {key: value for key, value in given.items() if value is not None}
+    with progress() as bar:
+        bar.add_task(f"Rebalancing {run}", total=None)
+        result = solve(run, workers=workers, device=device, engine=engine, **given)
+    if json_:
+        typer.echo(json.dumps(result.summary))
+        return
+    for warning in result.summary.get("warnings", ()):
+        err.print(f"Warning: {warning}", highlight=False, markup=False)
+    assert result.rebalanced is not None
+    console.print(f"Trained:    {reached(result.summary)}.", highlight=False, markup=False)
+    console.print(
+        f"Rebalanced: {reached(result.rebalanced)}, in {clock(result.rebalanced['seconds'])}; see {run}.",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
