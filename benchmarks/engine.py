@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,6 +32,9 @@ from feddiverse.client.training import train
 from feddiverse.data import open_federation
 from feddiverse.data.federation import Federation
 from feddiverse.engine.local import LocalEngine
+from feddiverse.experiment.config import Config
+from feddiverse.experiment.opening import Objects, open_run
+from feddiverse.flower import simulation
 from feddiverse.messages import Train, Vector
 from feddiverse.models import ModelSpec, build, initial_theta
 from feddiverse.server.aggregation import FedAvg
@@ -178,6 +181,26 @@ def time_rounds(model: str, turns: int) -> dict[str, Any]:
     }
 
 
+def time_flower(model: str, turns: int) -> dict[str, Any]:
+    """A round on our Flower engine beside one on the local engine, with two processes each, in turns."""
+    federation = federation_of()
+    run = open_run(Config(model=model, checkpoint="none"), Objects(federation))
+    theta = initial_theta(run.spec, seed=0)
+    seconds: dict[str, list[float]] = {"local": [], "flower": []}
+    with LocalEngine(federation, run.spec, 2, "cpu") as local, closing(simulation.open_engine(run, 2, "cpu")) as flower:
+        for turn in range(turns + 2):
+            for name, engine in (("local", local), ("flower", flower)):
+                assert engine.clients
+                started = time.perf_counter()
+                FedAvg().step(theta, engine.ask(TASK, theta, list(range(NUM_SELECTED))))
+                if turn > 1:  # both Flower's processes have opened the data by then
+                    seconds[name].append(time.perf_counter() - started)
+    return {
+        "seconds": {name: statistics.median(values) for name, values in seconds.items()},
+        "flower_to_local": ratio(seconds["flower"], seconds["local"]),
+    }
+
+
 def cpu_seconds(process_ids: list[int]) -> float:
     """Of this process and of these so far."""
     return time.process_time() + sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in process_ids)
@@ -270,6 +293,7 @@ def run(turns: int = TURNS) -> dict[str, Any]:
         "load_before": os.getloadavg()[0],
         "mobilenet": time_rounds("mobilenet", turns),
         "cnn": time_rounds("cnn", turns),
+        "flower": {model: time_flower(model, turns) for model in ("mobilenet", "cnn")},
         "memory_mobilenet_2_workers": measure_memory("mobilenet"),
         "start_up": time_start_up(),
     }

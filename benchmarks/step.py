@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +25,22 @@ from feddiverse.messages import Train
 from feddiverse.models import FlatModel, ModelSpec, build, initial_theta
 
 RESULT = Path(__file__).parent / "results" / "step.json"
-NUM_SAMPLES = 196  # seven whole batches of 28
-TURNS = {"mobilenet": 10, "cnn": 40}
+BATCH = 28
+
+
+class Case(NamedTuple):
+    model: str
+    side: int  # of a picture
+    batches: int
+    turns: int
+
+
+CASES = {
+    "mobilenet": Case("mobilenet", 28, 7, 10),
+    "mobilenet, 96 px": Case("mobilenet", 96, 2, 7),
+    "mobilenet, 224 px": Case("mobilenet", 224, 1, 5),
+    "cnn": Case("cnn", 28, 7, 40),
+}
 
 
 def run() -> dict[str, Any]:
@@ -35,10 +49,10 @@ def run() -> dict[str, Any]:
     torch.set_num_threads(1)
     try:
         result: dict[str, Any] = {"machine": platform.platform(), "torch": torch.__version__}
-        for name, turns in TURNS.items():
+        for name, case in CASES.items():
             result[name] = {
-                "train": _compare(*_training(name), turns),
-                "evaluate": _compare(*_evaluation(name), turns),
+                "train": _compare(*_training(case), case),
+                "evaluate": _compare(*_evaluation(case), case),
             }
     finally:
         torch.set_num_threads(threads)
@@ -48,38 +62,38 @@ def run() -> dict[str, Any]:
     return result
 
 
-def _spec(name: str, *, fast: bool) -> ModelSpec:
-    return ModelSpec(name, 2, (3, 28, 28), (0.1307,) * 3, (0.3081,) * 3, fast=fast)
+def _spec(case: Case, *, fast: bool) -> ModelSpec:
+    return ModelSpec(case.model, 2, (3, case.side, case.side), (0.1307,) * 3, (0.3081,) * 3, fast=fast)
 
 
-def _samples() -> Samples:
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (NUM_SAMPLES, 3, 28, 28), dtype=np.uint8)
-    return Samples(images, rng.integers(0, 2, NUM_SAMPLES), rng.integers(0, 2, NUM_SAMPLES))
+def _samples(case: Case) -> Samples:
+    rng, count = np.random.default_rng(0), BATCH * case.batches
+    images = rng.integers(0, 256, (count, 3, case.side, case.side), dtype=np.uint8)
+    return Samples(images, rng.integers(0, 2, count), rng.integers(0, 2, count))
 
 
-def _pictures(samples: Samples) -> torch.Tensor:
+def _pictures(case: Case, samples: Samples) -> torch.Tensor:
     """The same pictures as a plain loop holds them: floats, normalised before the clock starts."""
-    return build(_spec("cnn", fast=False)).normalise(torch.from_numpy(samples.x))
+    return build(_spec(case, fast=False)).normalise(torch.from_numpy(samples.x))
 
 
-def _plain_module(name: str) -> torch.nn.Module:
-    model = build(_spec(name, fast=False))
+def _plain_module(case: Case) -> torch.nn.Module:
+    model = build(_spec(case, fast=False))
     for parameter in model.module.parameters():  # memory of its own, as in a plain loop
         parameter.data, parameter.grad = parameter.data.clone(), None
     return model.module
 
 
-def _training(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
-    task, samples = Train(0, 1), _samples()
-    x, y = _pictures(samples), torch.from_numpy(samples.y)
-    module = _plain_module(name)
-    model, theta = build(_spec(name, fast=True)), initial_theta(_spec(name, fast=True), 0)
+def _training(case: Case) -> tuple[Callable[[], object], Callable[[], object]]:
+    task, samples = Train(0, 1, batch_size=BATCH), _samples(case)
+    x, y = _pictures(case, samples), torch.from_numpy(samples.y)
+    module = _plain_module(case)
+    model, theta = build(_spec(case, fast=True)), initial_theta(_spec(case, fast=True), 0)
 
     def plain() -> None:
         module.train()
         optimiser = torch.optim.SGD(module.parameters(), lr=task.lr, momentum=task.momentum)
-        for ids in torch.randperm(NUM_SAMPLES).split(task.batch_size):
+        for ids in torch.randperm(len(y)).split(BATCH):
             optimiser.zero_grad()
             loss = functional.cross_entropy(module(x[ids]), y[ids])
             loss.backward()
@@ -89,24 +103,24 @@ def _training(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
     return plain, lambda: train(task, theta, 0, samples, model)
 
 
-def _evaluation(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
-    samples = _samples()
-    x, module = _pictures(samples), _plain_module(name).eval()
-    model: FlatModel = build(_spec(name, fast=True))
+def _evaluation(case: Case) -> tuple[Callable[[], object], Callable[[], object]]:
+    samples = _samples(case)
+    x, module = _pictures(case, samples), _plain_module(case).eval()
+    model: FlatModel = build(_spec(case, fast=True))
 
     @torch.no_grad()
     def plain() -> None:
-        for batch in x.split(28):
+        for batch in x.split(BATCH):
             module(batch).argmax(1)
 
     return plain, lambda: correct_and_total(model, samples, 2)
 
 
-def _compare(plain: Callable[[], object], ours: Callable[[], object], turns: int) -> dict[str, float]:
+def _compare(plain: Callable[[], object], ours: Callable[[], object], case: Case) -> dict[str, float]:
     plain(), ours()
     seconds: dict[str, list[float]] = {"plain": [], "ours": []}
     cpu: dict[str, list[float]] = {"plain": [], "ours": []}
-    for turn in range(turns):
+    for turn in range(case.turns):
         by_turns = [("plain", plain), ("ours", ours)]
         for who, work in by_turns if turn % 2 else reversed(by_turns):
             wall_start, cpu_start = time.perf_counter(), time.process_time()
@@ -115,14 +129,14 @@ def _compare(plain: Callable[[], object], ours: Callable[[], object], turns: int
             cpu[who].append(time.process_time() - cpu_start)
     ratios = [b / a for a, b in zip(seconds["plain"], seconds["ours"], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
-    per_step = 1000 / (NUM_SAMPLES / 28)
+    per_step = 1000 / case.batches
     return {
         "ratio": middle,
         "ratio_quartiles": [low, high],
         "cpu_ratio": statistics.median(b / a for a, b in zip(cpu["plain"], cpu["ours"], strict=True)),
         "plain_step_ms": per_step * statistics.median(seconds["plain"]),
         "our_step_ms": per_step * statistics.median(seconds["ours"]),
-        "turns": turns,
+        "turns": case.turns,
     }
 
 

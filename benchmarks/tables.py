@@ -87,8 +87,8 @@ def step(result: dict[str, Any]) -> str:
     rows = [
         [f"{model}, {what}", f"{f['plain_step_ms']:.1f}", f"{f['our_step_ms']:.1f}",
          f"**{f['ratio']:.2f}** ({f['ratio_quartiles'][0]:.2f}–{f['ratio_quartiles'][1]:.2f})", f"{f['cpu_ratio']:.2f}"]
-        for model in MODELS
-        for what, f in result[model].items()
+        for model, found in result.items() if isinstance(found, dict)
+        for what, f in found.items()
     ]  # fmt: skip
     load = f"Load of the machine afterwards: {result['load_of_machine']:.1f}."
     return (
@@ -107,6 +107,9 @@ def engine(result: dict[str, Any]) -> str:
             )
         for name, pair in found["two_workers_over_one"].items():
             rows.append([f"{model}: one worker / two, {name.replace('_', ' ')}", _spread(pair, 2), ""])
+        if "flower" in result:
+            pair = result["flower"][model]["flower_to_local"]
+            rows.append([f"{model}: Flower engine / local engine, 9 clients 2 processes", _spread(pair, 2), ""])
     memory = result["memory_mobilenet_2_workers"]
     what = "mobilenet: peak memory / what data, weights, activations and PyTorch itself may take"
     rows.append([what, f"{memory['ratio']:.2f}", ""])

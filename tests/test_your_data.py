@@ -40,7 +40,6 @@ def write_scans(folder: Path) -> None:
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     write_scans(tmp_path)
     shutil.copy(ROOT / "examples" / "hospitals.py", tmp_path)
-    (tmp_path / "mine.toml").write_text(blocks("toml")[0])
     environment = {**os.environ, "FEDDIVERSE_HOME": str(tmp_path / "cache")}
     commands = [line for block in blocks("console") for line in re.findall(r"^\$ (.*)$", block, re.MULTILINE)]
     said: dict[str, subprocess.CompletedProcess[str]] = {}
@@ -62,7 +61,16 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     result = json.loads((tmp_path / "runs/patients/result.json").read_text("utf-8"))
     assert "village" in result["selection"]["by_name"]
     assert result["worst_class_accuracy"] > 0.75  # of 143 real tumours
-    assert "Who was asked how often" in (tmp_path / "studies/mine/report.html").read_text("utf-8")
+    report = (tmp_path / "studies/compare-patients/report.html").read_text("utf-8")
+    assert "Who was asked how often" in report
+    assert "Where nobody labelled the groups" in report
+    compared = next(done for line, done in said.items() if line.startswith("feddiverse compare"))
+    assert "4 runs in studies/compare-patients, about " in compared.stderr
+    assert all(method in compared.stdout for method in ("Uniform random", "pow-d", "FedDiverse, balanced"))
+
+    held_out = json.loads((tmp_path / "runs/holdout/result.json").read_text("utf-8"))["held_out"]
+    assert held_out["worst_client_name"] in ("city", "university", "coast", "hills")  # not the village of one patient
+    assert (tmp_path / "discover/scans/index.html").is_file()
 
     printed = run(["-c", blocks("python")[0]], tmp_path, environment).stdout
     assert f"worst class {result['worst_class_accuracy']:.3f}" in printed  # the same run as the command's

@@ -118,7 +118,8 @@ class Train(Task):
     `clip` > 0: θ_k − θ is cut to this length, and Gaussian noise of deviation `noise`·`clip` is added to each of its
     numbers; with noise, the loss stays with the client.
     `draw` [Y, A]: weights of groups by which the client draws its epoch, attributes as it remembers to have read them
-    (`AttributeTriplet`) with at least `draw_confidence`; empty: every sample once.
+    (`AttributeTriplet`) with at least `draw_confidence`; empty: every sample once. `set_aside`: the share of its
+    samples that the client does not train on, the same ones in every round (`client.draws.is_aside`).
     """
 
     epochs: int = 1
@@ -135,6 +136,7 @@ class Train(Task):
     memories: Mapping[int, Vector] = field(default_factory=dict)
     draw: NDArray[np.float32] = field(default_factory=_nothing, compare=False)
     draw_confidence: float = 0.0
+    set_aside: float = _optional(0.0)
     clip: float = _optional(0.0)
     noise: float = _optional(0.0)
 
@@ -352,11 +354,13 @@ class Grouped(Summed):
 
     Attributes are those that the client remembers, or, where `centres` are given, read anew off the same features as
     `AttributeTriplet` does (in `reading_dimensions`). Samples read with less than `confidence` do not count. With one
-    column, groups are classes, and no attribute is needed.
+    column, groups are classes, and no attribute is needed. With `set_aside`, sums are those of the samples that `Train`
+    trains on, and errors those of the samples set aside.
     """
 
     weights: NDArray[np.float32]  # [Y, A]; groups of weight 0 do not count
     confidence: float = 0.0
+    set_aside: float = _optional(0.0)
     reading_dimensions: int = 0
     directions: NDArray[np.float32] = field(default_factory=_nothing)
     origin: NDArray[np.float32] = field(default_factory=_nothing)

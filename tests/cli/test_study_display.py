@@ -1,8 +1,10 @@
 """The time left is judged by what was done in this sitting."""
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from feddiverse.cli import study_display
 from feddiverse.experiment.study import Planned, Study, StudyDirectory
@@ -42,3 +44,13 @@ def test_a_run_that_fails_at_once_does_not_make_the_others_look_short(tmp_path, 
         show({"round": round_})
     display.finished(runs[1], None)
     assert "in 10 min, left about 10 min" in capsys.readouterr().err
+
+
+def test_a_grid_shows_whole_names_however_narrow_the_terminal(tmp_path, monkeypatch):
+    out = Console(width=60, file=io.StringIO())
+    monkeypatch.setattr(study_display, "out", out)
+    row = "FedDiverse with the paper’s estimator and a guard against asking the same few clients"
+    run = Planned(row, "digits-gsc", 0, {"federation": "digits-gsc", "rounds": 10})
+    study_display.show_grid(Study("own", "Own", (run,)), StudyDirectory(tmp_path), 1)
+    lines = [line.split("│") for line in out.file.getvalue().splitlines() if line.startswith("│")]
+    assert "".join(cells[1].strip() for cells in lines) == run.name

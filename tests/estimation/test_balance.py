@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
 import feddiverse as fd
-from feddiverse.client.draws import ATTRIBUTE, CONFIDENCE, Unread, balanced_epoch, sample_weights
+from feddiverse.client.draws import ATTRIBUTE, CONFIDENCE, Unread, epoch, is_aside, sample_weights
 from feddiverse.data.federation import Samples
 from feddiverse.estimation.balance import (
     PENALTIES,
@@ -126,11 +126,11 @@ def test_epochs_are_drawn_by_group_and_unsure_samples_never() -> None:
     samples = read([0] * 9 + [1], [0] * 8 + [1, 0], [1.0] * 7 + [0.5, 1.0, 1.0])
     weights = np.array([[1 / 7, 1], [1, 0]], np.float32)
     task = Train(0, 1, draw=weights, draw_confidence=0.9)
-    drawn = np.concatenate([balanced_epoch(task, samples, np.random.default_rng(i)) for i in range(300)])
+    drawn = np.concatenate([epoch(task, 0, samples, np.random.default_rng(i)) for i in range(300)])
     counts = np.bincount(drawn, minlength=10)
     assert counts[7] == 0  # not sure enough
     np.testing.assert_allclose(counts[[8, 9]] / len(drawn), 1 / 3, atol=0.02)
-    one = np.bincount(balanced_epoch(task, samples, np.random.default_rng(0)), minlength=10)
+    one = np.bincount(epoch(task, 0, samples, np.random.default_rng(0)), minlength=10)
     assert one.sum() == 10
     assert one[8] in (3, 4)  # systematic: ⌊10/3⌋ or ⌈10/3⌉
 
@@ -138,9 +138,35 @@ def test_epochs_are_drawn_by_group_and_unsure_samples_never() -> None:
 def test_without_a_sure_sample_an_epoch_is_plain_and_without_a_reading_it_is_refused() -> None:
     samples = read([0, 1], [0, 0], [0.5, 0.5])
     task = Train(0, 1, draw=np.ones((2, 2), np.float32), draw_confidence=0.9)
-    assert sorted(balanced_epoch(task, samples, np.random.default_rng(0)).tolist()) == [0, 1]
+    assert sorted(epoch(task, 0, samples, np.random.default_rng(0)).tolist()) == [0, 1]
     with pytest.raises(Unread, match="has not read its attributes"):
         sample_weights(Samples(samples.x, samples.y, None), task.draw, 0.9)
+
+
+def test_a_share_of_each_class_is_set_aside_the_same_in_every_round_and_never_trained_on() -> None:
+    samples = read([0] * 40 + [1] * 10, [0] * 50, [1.0] * 50)
+    aside = is_aside(samples, 0.2, seed=3, client=4)
+    assert (aside[:40].sum(), aside[40:].sum()) == (8, 2)
+    np.testing.assert_array_equal(aside, is_aside(samples, 0.2, seed=3, client=4))
+    assert (aside != is_aside(samples, 0.2, seed=3, client=5)).any()
+    for draw in (np.zeros((0, 0), np.float32), np.ones((2, 1), np.float32)):
+        for round in (1, 2):
+            task = Train(3, round, draw=draw, set_aside=0.2)
+            assert not aside[epoch(task, 4, samples, np.random.default_rng(round))].any()
+
+
+def test_a_class_with_one_sample_is_set_aside_as_often_as_its_share_says() -> None:
+    samples = read([0], [0], [1.0])
+    often = np.mean([is_aside(samples, 0.2, seed=0, client=k).all() for k in range(1000)])
+    assert abs(often - 0.2) < 4 * np.sqrt(0.2 * 0.8 / 1000)
+    task = Train(0, 1, set_aside=0.2)
+    assert all(epoch(task, k, samples, np.random.default_rng(0)).tolist() == [0] for k in range(30))
+
+
+def test_without_setting_aside_an_epoch_is_the_permutation_it_always_was() -> None:
+    samples = read([0, 1] * 20, [0] * 40, [1.0] * 40)
+    plain = epoch(Train(0, 1), 0, samples, np.random.default_rng(5))
+    np.testing.assert_array_equal(plain, np.random.default_rng(5).permutation(40))
 
 
 def test_a_head_is_written_where_it_belongs() -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import rows_of_numbers
+import torch
 from numpy.typing import NDArray
 from rows_of_numbers import linear
 from sklearn.linear_model import Ridge
+from torch import nn
 from typer.testing import CliRunner
 
 import feddiverse as fd
@@ -21,7 +23,7 @@ from feddiverse.errors import RunError, UserError
 from feddiverse.estimation.balance import PENALTIES
 from feddiverse.estimation.balancer import NOT_SEEN
 from feddiverse.experiment.records import TESTED
-from feddiverse.messages import FeatureMoments, GroupSums, HeadErrors, Reply, Task, Vector
+from feddiverse.messages import FeatureMoments, GroupSums, HeadErrors, Reply, Task, Train, Vector
 
 QUICK: dict[str, Any] = {"rounds": 3, "evaluate_every": 3, "seed": 5, "workers": 1, "lr": 0.05}
 
@@ -455,3 +457,55 @@ def test_secure_sums_give_the_same_head_though_nobody_sees_a_client_s_part(
     assert secure.rebalanced["settings"] == plain.rebalanced["settings"]
     assert secure.rebalanced["settings"]["clients"] == 12 - gone
     np.testing.assert_allclose(head_of(secure)[0], head_of(plain)[0], rtol=1e-4, atol=1e-6)
+
+
+def features_first(class_feature: float) -> nn.Module:
+    """Six features, of which the first tells the class, scaled by `class_feature`; then the head."""
+    module = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 2))
+    weight = torch.eye(6)
+    weight[0, 0] = class_feature
+    module[0].weight.data = weight
+    return module
+
+
+def set_class_feature(value: float) -> Any:
+    def change(theta: Vector) -> Vector:
+        theta[0] = value
+        return theta
+
+    return with_lies(Train, dict.fromkeys(range(12), changed(change)))
+
+
+@pytest.mark.parametrize(("before", "after", "better"), [(1.0, 0.0, "start"), (0.0, 1.0, "trained")])
+def test_samples_set_aside_tell_whether_training_made_the_features_better(
+    federation: fd.Federation, before: float, after: float, better: str, tmp_path: Path
+) -> None:
+    module, settings = features_first(before), {**QUICK, "aggregator": "fedavg", "recipe": "balanced"}
+    result = fd.train(federation, module, engine=set_class_feature(after), out=tmp_path / "run", **settings)
+    how = result.rebalanced["settings"]
+    assert how["body"] == better
+    errors = how["body_errors"]
+    assert (errors["start"] < errors["trained"]) == (better == "start")
+    assert result.rebalanced_theta is not None
+    assert result.theta[0] == after  # the trained model stays what it was
+    assert result.rebalanced_theta[0] == max(before, after)  # its features are the better ones
+    assert result.rebalanced["worst_group_accuracy"] > 0.5  # chance without the class feature
+    again = fd.rebalance(tmp_path / "run", federation=federation, model=module, workers=1)
+    assert again.rebalanced["theta_sha256"] == result.rebalanced["theta_sha256"]
+
+
+def test_samples_set_aside_are_trained_on_once_it_is_decided(federation: fd.Federation) -> None:
+    asked: list[float] = []
+
+    class Watched(LocalEngine):
+        def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
+            if type(task) is Train:
+                asked.append(task.set_aside)
+            return super().ask(task, theta, clients)
+
+    def watched(run: Any, workers: int, device: str) -> LocalEngine:
+        return Watched(run.federation, run.spec, workers=workers, device=device)
+
+    settings = {**QUICK, "recipe": "balanced", "rounds": 5, "evaluate_every": 5}
+    fd.train(federation, linear, engine=watched, **settings)
+    assert asked == [0.2] * 4 + [0.0]

@@ -105,10 +105,25 @@ def test_a_group_far_behind_leads_to_rebalancing(tmp_path: Path) -> None:
     content = (run / "result.json").read_text().replace('"accuracy": 0.64', '"accuracy": 0.94')
     (run / "result.json").write_text(content)
     (step,) = [step for step in steps(load(run), "digits-gsc") if "rebalance" in step.command]
+    assert step.command == f"feddiverse rebalance {run}"
     assert "(a, x) is 34 points behind the best group" in step.why
     counts = read(run).counts
     shares = counts.sum(axis=0) / counts.sum()
     assert f"rarest group has {100 * shares.min():.1f} %" in step.why
+
+
+def test_one_method_leads_to_another(tmp_path: Path) -> None:
+    found = steps(load(make_run(tmp_path / "run", 0.9, selector="feddiverse")), "digits-gsc")
+    (step,) = [step for step in found if "run uniform as well" in step.why]
+    assert "--selector uniform" in step.command
+    assert "--set pretraining_rounds=1" in step.command  # no head start for either
+
+
+def test_of_two_heads_it_is_said_which_is_compared(tmp_path: Path) -> None:
+    """Else a method would be called best although another one's rebalanced model is better."""
+    places = {THEIRS: [0.70, 0.71, 0.72], OURS: [0.80, 0.81, 0.82]}
+    results = load(make_study(tmp_path, places, rebalanced={THEIRS: [0.9] * 3, OURS: [0.85] * 3}))
+    assert headline(results).startswith("f: with the last layer as trained, FedDiverse is best, +10.0 points")
 
 
 def test_seconds_and_rounds_to_levels_that_are_reached(tmp_path: Path) -> None:

@@ -248,6 +248,8 @@ def test_both_heads_are_shown_where_there_are_two(tmp_path: Path) -> None:
     assert answer.head == (f"Rebalancing the last layer: Uniform random 62.0 → 82.3 %, +20.3 points ({interval}).")
     shown = {each.name: each for each in page.illustrations(results, "digits-gsc", "s0")}["s0-heads"]
     assert "62.0 % and 82.3 %" in shown.says
+    over_rounds = page.illustrations(results, "digits-gsc", "s0")[0].panels[0].drawing.marks
+    assert "worst group, rebalanced, round 40: 82.3 %" in [mark.text for mark in over_rounds]
     marks = [mark.text for mark in shown.panels[0].drawing.marks]
     assert {"0–4, red, trained: 62.0 %", "0–4, red, rebalanced: 82.3 %", "5–9, green, trained: 66.0 %"} <= set(marks)
 

@@ -8,6 +8,7 @@ import typer
 import typer.core
 
 from feddiverse.cli import (
+    compare,
     discover,
     estimate,
     federations,
@@ -35,7 +36,6 @@ app = typer.Typer(
     suggest_commands=False,  # Click does
 )
 for command in (
-    federations.federations,
     measure.measure,
     discover.discover,
     fetch.fetch,
@@ -45,10 +45,12 @@ for command in (
     model.export,
     estimate.estimate,
     overhead.overhead,
+    compare.compare,
     study.study,
     report.report,
 ):
     app.command()(command)
+app.add_typer(federations.app, name="federations")
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,12 +1,55 @@
-"""`feddiverse federations`."""
+"""`feddiverse federations`, and `feddiverse federations export`."""
 
+from pathlib import Path
 from typing import Any
 
 import typer
 
+from feddiverse.cli import table
 
-def federations(json: bool = typer.Option(False, "--json", help="Print JSON for programs.")) -> None:
-    """List the named federations and what is missing to use them."""
+app = typer.Typer(invoke_without_command=True, rich_markup_mode=None, suggest_commands=False)
+
+
+@app.callback()
+def federations(
+    context: typer.Context, json: bool = typer.Option(False, "--json", help="Print JSON for programs.")
+) -> None:
+    """List the named federations and what is missing to use them; export one for others to use."""
+    if context.invoked_subcommand is None:
+        _list(json)
+
+
+@app.command()
+def export(
+    federation: str = typer.Argument(metavar="FEDERATION|CSV", help="Named federation, split:source, or FILE.csv."),
+    out: Path = typer.Option(..., help="Folder to write to."),
+    seed: int = typer.Option(0, min=0, help="Seed of the split."),
+    pictures: bool = typer.Option(False, "--pictures", help="Copy a photo set's pictures too."),
+    image_size: int = typer.Option(0, min=0, help="Side of photos in pixels, to be written down."),
+    data_dir: str = typer.Option("", help="Where a photo set lies, if not in the cache."),
+    client: str = table.CLIENT,
+    label: str = table.LABEL,
+    attribute: str = table.ATTRIBUTE,
+    image: str = table.IMAGE,
+    split: str = table.SPLIT,
+) -> None:
+    """Write who has what as one CSV, which `feddiverse run` reads back to the same bits."""
+    from feddiverse.cli.console import out as console
+    from feddiverse.data import open_federation
+    from feddiverse.data.names import full_name
+    from feddiverse.data.sharing import export as write
+
+    columns = table.settings(client, label, attribute, image, split, "").get("columns", "")
+    opened = open_federation(full_name(federation), seed, image_size=image_size, data_dir=data_dir, columns=columns)
+    path = write(opened, out, seed=seed, pictures=pictures)
+    sentence = (
+        f"{opened.num_clients} clients, {opened.counts.sum():,} samples and {len(opened.test_ids):,} to test on in"
+        f" {path}; the same bits: feddiverse run --federation {path} --seed {seed}"
+    )
+    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+
+def _list(json: bool) -> None:
     from feddiverse.data import missing
     from feddiverse.data.names import FEDERATIONS, split_of
 

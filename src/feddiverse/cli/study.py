@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,15 +47,38 @@ def study(
     if not name:
         _list()
         return
+    from feddiverse.experiment.config import parse_assignments
+
+    planned = _planned(name, preset, source, seeds).with_settings(parse_assignments(set_)).only(methods, federations)
+    make(
+        planned, out or Path("studies") / _default_name(planned.name, name, preset, source), reuse=reuse,
+        workers=workers, device=device, dry_run=dry_run, as_json=json_, pictures=pictures,
+        tensorboard=tensorboard, mlflow=mlflow, retries=retries, worker_timeout=worker_timeout,
+    )  # fmt: skip
+
+
+def make(
+    planned: "Study",
+    out: Path,
+    *,
+    workers: int,
+    device: str,
+    dry_run: bool,
+    as_json: bool,
+    reuse: Sequence[Path] = (),
+    pictures: bool | None = None,
+    retries: int | None = None,
+    worker_timeout: float | None = None,
+    **trackers: bool,
+) -> None:
+    """Make the runs of a study that are not made yet, and show its table; `dry_run`: say what there is to do."""
     from feddiverse.cli.study_display import Display, show_grid
     from feddiverse.engine.machine import choose_device
     from feddiverse.experiment import train
-    from feddiverse.experiment.config import parse_assignments
     from feddiverse.experiment.opening import check_names
     from feddiverse.experiment.study import Planned, StudyDirectory, carry_out, finished_runs
 
-    planned = _planned(name, preset, source, seeds).with_settings(parse_assignments(set_)).only(methods, federations)
-    directory = StudyDirectory(out or Path("studies") / _default_name(planned.name, name, preset, source))
+    directory = StudyDirectory(out)
     for run in planned.runs:
         check_names(run.config)  # names that nothing answers to are told now, not hours later
     elsewhere = finished_runs(reuse)
@@ -64,7 +88,7 @@ def study(
         return
     directory.refuse_to_mix(planned)
     choose_device(device)  # this and the next line only to be told now what is not there
-    _trackers(directory.path, tensorboard=tensorboard, mlflow=mlflow)
+    _trackers(directory.path, **trackers)
     with directory.held():
         directory.plan(planned, shlex.join(["feddiverse", *sys.argv[1:]]))
         taken = [run for run in planned.runs if not directory.is_done(run) and run.config in elsewhere]
@@ -74,7 +98,7 @@ def study(
         with Display(planned, directory, workers, len(taken)) as display:
 
             def perform(run: Planned, path: Path) -> None:
-                watchers = [display.on_round(run), *_trackers(path, tensorboard=tensorboard, mlflow=mlflow)]
+                watchers = [display.on_round(run), *_trackers(path, **trackers)]
 
                 def on_round(record: dict[str, Any]) -> None:
                     for watch in watchers:
@@ -87,7 +111,7 @@ def study(
 
             for run, why in carry_out(planned, directory, perform):
                 display.finished(run, why)
-        _conclude(directory, json_, pictures)
+        _conclude(directory, as_json, pictures)
     if display.failures:
         display.show_failures()
         raise typer.Exit(1)
@@ -112,7 +136,7 @@ def _planned(name: str, preset: str, source: str, seeds: str) -> "Study":
 
     if preset not in PRESETS:
         raise UserError(f"There is no preset '{preset}'; choose {' or '.join(PRESETS)}.")
-    numbers = _seeds(seeds)
+    numbers = seeds_in(seeds)
     if name.endswith(".toml"):
         if source or preset != "quick":
             raise UserError("--preset and --source are for the paper's studies; a grid of your own names its pictures.")
@@ -130,7 +154,8 @@ def _default_name(study: str, name: str, preset: str, source: str) -> str:
     return "-".join(part for part in (study, preset, source) if part)
 
 
-def _seeds(text: str) -> list[int] | None:
+def seeds_in(text: str) -> list[int] | None:
+    """The numbers of `--seeds`; None where it was not given."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(word.isdecimal() for word in words):
         raise UserError(f"--seeds takes whole numbers separated by commas, such as 0,1,2, not '{text}'.")
@@ -164,7 +189,8 @@ def _conclude(directory: "StudyDirectory", as_json: bool, pictures: bool | None)
         typer.echo(json.dumps(said, ensure_ascii=False))
         return
     if results.view == "accuracy":  # with one column the full comparison fits a terminal
-        made = [made[0] if len(results.columns) > 1 or len(made) < 3 else made[1]]
+        marked = [table for table in made if table.name == "estimated"]
+        made = [made[0] if len(results.columns) > 1 or len(made) < 3 else made[1], *marked]
     for table in made:
         show_table(table)
     console.print()

@@ -30,11 +30,16 @@ def show_grid(study: Study, directory: StudyDirectory, workers: int, elsewhere: 
         left += seconds
         table.add_row(run.name, str(run.config.rounds), duration(seconds) if seconds else "", state)
     out.print(table)
+    out.print(how_long(study, directory, workers, left), highlight=False, markup=False, soft_wrap=True)
+
+
+def how_long(study: Study, directory: StudyDirectory, workers: int, left: float | None = None) -> str:
+    """How many runs there are and how long those to do will take, in a sentence."""
+    factor = correction(study.runs, directory, workers)
+    if left is None:
+        left = factor * sum(wall_seconds(run.config, workers) for run in study.runs if not directory.is_done(run))
     measured = "corrected by the runs done here" if factor != 1 else "a rough guess until the first run is done"
-    sentence = (
-        f"{len(study.runs)} runs in {directory.path}, about {duration(left)} left on {workers} workers ({measured})."
-    )
-    out.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    return f"{len(study.runs)} runs in {directory.path}, about {duration(left)} left on {workers} workers ({measured})."
 
 
 def duration(seconds: float) -> str:
@@ -61,6 +66,7 @@ class Display:
         self.failures: dict[str, str] = {}
         done = len(study.runs) - len(self._to_do)
         taken = f" ({num_taken} taken from other studies)" if num_taken else ""
+        err.print(how_long(study, directory, workers), highlight=False, markup=False, soft_wrap=True)
         if done:
             err.print(f"{done} of {len(study.runs)} runs are done already{taken}.", highlight=False)
         self._progress = Progress(

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.client.consensus import log_likelihoods, posteriors, projected
-from feddiverse.client.draws import remembered
+from feddiverse.client.draws import is_aside, remembered
 from feddiverse.client.evaluation import features
 from feddiverse.data.federation import Ids, Samples
 from feddiverse.messages import Grouped, GroupSums, HeadErrors, Projected, Reply, Vector
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 def group_sums(task: GroupSums, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     """Weighted sums of features: of each class, and of their products."""
     seen = features(theta, samples, model)
-    weights = _of_samples(task, seen, samples)[1]
+    weights = _of_samples(task, client_id, seen, samples)[1]
     x = projected(task, seen)
     of_class = np.eye(model.spec.num_classes)[samples.y] * weights[:, None]  # [n, Y]
     upper = np.triu_indices(x.shape[1])
@@ -29,7 +29,7 @@ def group_sums(task: GroupSums, theta: Vector, client_id: int, samples: Samples,
 def head_errors(task: HeadErrors, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     """What each of some heads would do on this client: squared errors summed over the sure samples of each group."""
     seen = features(theta, samples, model)
-    attribute, weights = _of_samples(task, seen, samples)
+    attribute, weights = _of_samples(task, client_id, seen, samples)
     sure = weights > 0
     x, y = projected(task, seen)[sure], samples.y[sure]
     num_classes, num_attributes = task.weights.shape
@@ -43,8 +43,9 @@ def head_errors(task: HeadErrors, theta: Vector, client_id: int, samples: Sample
     return Reply(client_id, vector=np.concatenate([errors.ravel(), counts]).astype(np.float32))
 
 
-def _of_samples(task: Grouped, seen: NDArray[np.float32], samples: Samples) -> tuple[Ids, Floats]:
-    """The attribute of each sample, [n], and the weight of its group, [n]: 0 where the attribute is not sure enough."""
+def _of_samples(task: Grouped, client: int, seen: NDArray[np.float32], samples: Samples) -> tuple[Ids, Floats]:
+    """The attribute of each sample, [n], and the weight of its group, [n]: 0 where the attribute is not sure enough, or
+    the task is not about the sample."""
     if task.weights.shape[1] == 1:
         attribute, sure = np.zeros_like(samples.y), np.ones(len(samples))
     elif task.centres.size:
@@ -55,4 +56,7 @@ def _of_samples(task: Grouped, seen: NDArray[np.float32], samples: Samples) -> t
     else:
         attribute, sure = remembered(samples)
     weights = task.weights.astype(np.float64)[samples.y, attribute]
-    return attribute, np.where(sure >= task.confidence, weights, 0.0)
+    counts = sure >= task.confidence
+    if task.set_aside:
+        counts &= is_aside(samples, task.set_aside, task.seed, client) == isinstance(task, HeadErrors)
+    return attribute, np.where(counts, weights, 0.0)

@@ -7,6 +7,7 @@ remembers never leaves it.
 import numpy as np
 from numpy.typing import NDArray
 
+from feddiverse import seeding
 from feddiverse.data.federation import Ids, Samples
 from feddiverse.messages import Train
 
@@ -46,16 +47,35 @@ def sample_weights(samples: Samples, weights: NDArray[np.float32], confidence: f
     return np.where(sure >= confidence, weights.astype(np.float64)[samples.y, attribute], 0.0)
 
 
-def balanced_epoch(task: Train, samples: Samples, rng: np.random.Generator) -> Ids:
-    """As many samples as the client has, in random order, each drawn in proportion to its group's weight.
+def is_aside(samples: Samples, share: float, seed: int, client: int) -> NDArray[np.bool_]:
+    """[n]: whether a sample is set aside: a share of those of each class, by lot, the same in every round."""
+    rng = seeding.rng(seed, "set aside", client=client)
+    aside = np.zeros(len(samples), bool)
+    for label in np.unique(samples.y):
+        of_class = rng.permutation(np.flatnonzero(samples.y == label))
+        aside[of_class[: int(share * len(of_class) + rng.random())]] = True
+    return aside
+
+
+def epoch(task: Train, client: int, samples: Samples, rng: np.random.Generator) -> Ids:
+    """The samples of one epoch, in their order: each once, or drawn by group; none that is set aside."""
+    there = np.arange(len(samples))
+    if task.set_aside:
+        left = np.flatnonzero(~is_aside(samples, task.set_aside, task.seed, client))
+        there = left if len(left) else there  # a client of one sample trains on it
+    return balanced_epoch(task, samples, there, rng) if task.draw.size else rng.permutation(there)
+
+
+def balanced_epoch(task: Train, samples: Samples, there: Ids, rng: np.random.Generator) -> Ids:
+    """As many samples as the client has, of those `there`, in random order, in proportion to their groups' weights.
 
     Systematic draws: a sample of weight w is drawn ⌊wn⌋ or ⌈wn⌉ times, never by luck more often. A client without any
-    sure sample, or only of groups without weight, takes all of its samples once.
+    sure sample, or only of groups without weight, takes all of them once.
     """
-    weights = sample_weights(samples, task.draw, task.draw_confidence)
-    n = len(weights)
+    weights = sample_weights(samples, task.draw, task.draw_confidence)[there]
+    n = len(samples)
     if not weights.any():
-        return rng.permutation(n)
+        return rng.permutation(there)
     ends = np.cumsum(weights) / weights.sum()
     places = np.searchsorted(ends, (np.arange(n) + rng.random()) / n, side="right")
-    return rng.permutation(np.minimum(places, n - 1))
+    return rng.permutation(there[np.minimum(places, len(there) - 1)])

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from feddiverse import seeding
 from feddiverse.client.augmentation import Pictures, augmentation
-from feddiverse.client.draws import balanced_epoch
+from feddiverse.client.draws import epoch
 from feddiverse.client.moon import Contrast
 from feddiverse.data.federation import Samples
 from feddiverse.messages import Sketch, Train, Vector
@@ -48,8 +48,7 @@ def train(task: Train | Sketch, theta: Vector, client_id: int, samples: Samples,
     losses: list[float] = []
     with closing(contrast) if contrast else nullcontext():
         for _ in range(task.epochs):
-            order = balanced_epoch(task, samples, rng) if task.draw.size else rng.permutation(len(samples))
-            for x, y in batches(samples, order, task.batch_size, model, augment):
+            for x, y in batches(samples, epoch(task, client_id, samples, rng), task.batch_size, model, augment):
                 views = contrast.views(x) if contrast else []
                 loss = functional.cross_entropy(model.module(x), y)
                 losses.append(loss.item())

@@ -45,8 +45,10 @@ def open_federation(
     if name.startswith("table:"):
         from feddiverse.data.table import Columns, load_table, path_of
 
-        columns_of = Columns.of(columns, features)
-        opened = load_table(path_of(name), seed, image_size or None, columns_of, resize, needs_test_set)
+        opened = load_table(
+            path_of(name), seed, image_size or None, Columns.of(columns, features), resize, needs_test_set,
+            Path(data_dir).expanduser() if data_dir else None,
+        )  # fmt: skip
         return replace(opened, opened_with=opened_with)
     split = split_of(name, seed)
     num_classes, num_attributes = split.counts.shape[1:]

@@ -6,6 +6,7 @@ from. They are read only when a client is asked (`Federation.client`), so client
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -123,6 +124,40 @@ class Federation:
 
         return from_arrays(x, y, client, attribute, test, name, num_selected, mean, std)
 
+    @classmethod
+    def from_partitioner(
+        cls,
+        partitioner: Any,
+        label: str = "",
+        image: str = "",
+        attribute: str = "",
+        test: Any = None,
+        *,
+        names: Sequence[str] | None = None,
+        name: str = "arrays",
+        num_selected: int | None = None,
+    ) -> "Federation":
+        """The federation that a partitioner of Flower Datasets deals; its dataset must be assigned.
+
+        `label`, `image` and `attribute` are columns (default: the usual names, `img` or `image`, `label`, …; no
+        attribute); `test` is a dataset with the same columns, such as `FederatedDataset.load_split("test")`. Clients
+        are called as `names` says, as a `NaturalIdPartitioner` knows, or by their number.
+
+        >>> class Halves:
+        ...     num_partitions = 2
+        ...     def load_partition(self, k):
+        ...         return Rows({"x": [[0.0, k], [1.0, k]], "label": [0, 1]})
+        >>> class Rows(dict):
+        ...     column_names = ("x", "label")
+        ...     def __len__(self): return len(self["label"])
+        >>> fed = Federation.from_partitioner(Halves())
+        >>> fed.num_clients, fed.sizes, fed.client(1).x.tolist()
+        (2, {0: 2, 1: 2}, [[0.0, 1.0], [1.0, 1.0]])
+        """
+        from feddiverse.data.partitioned import from_partitioner
+
+        return from_partitioner(partitioner, label, image, attribute, test, names, name, num_selected)
+
     def __repr__(self) -> str:
         of_each = f"{self.num_clients} clients, {self.counts.sum():,} samples, {self.num_classes} classes"
         return f"Federation({self.name}: {of_each}, {len(self.test_ids):,} test samples)"
@@ -170,6 +205,15 @@ class Federation:
             held_out = Samples(self.source.train_x(held_ids, held_a), self.source.train_y[held_ids], None)
         known = a if self.attributes_known else None
         return Samples(self.source.train_x(ids, a), self.source.train_y[ids], known, held_out=held_out)
+
+    def export(self, folder: str | Path, *, seed: int = 0, pictures: bool = False) -> Path:
+        """Write who has what as `federation.csv`, which `run` reads back to the same bits (docs/sharing.md).
+
+        `seed`: that of the split, to be written down. `pictures`: whether to copy a photo set's pictures too.
+        """
+        from feddiverse.data.sharing import export
+
+        return export(self, Path(folder), seed=seed, pictures=pictures)
 
     def with_holdout(self, share: float, seed: int) -> "Federation":
         """The same with a share of each client's own samples, drawn by seed, held out for evaluation at the client.

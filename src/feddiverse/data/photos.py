@@ -42,14 +42,20 @@ class PhotoSource:
         listing: Listing,
         image_size: int | None,
         resize: int = 0,
+        normalisation: tuple[tuple[float, ...] | None, tuple[float, ...] | None] | None = None,
     ) -> None:
-        """`resize`: the side pictures are scaled to before their middle is cut out; 0: see `pictures.decode`."""
+        """`resize`: the side pictures are scaled to before their middle is cut out; 0: see `pictures.decode`.
+        `normalisation`: mean and deviation of each channel (one: the pictures are grey), where not ImageNet's."""
         size = image_size or IMAGE_SIZE
         self.name, self.class_names, self.attribute_names = name, class_names, attribute_names
-        self.shape: tuple[int, ...] = (3, size, size)
+        self.root, self.resize = listing.root, resize
+        if normalisation is not None:
+            self.mean, self.std = normalisation
+        self.shape: tuple[int, ...] = (len(self.mean or (0, 0, 0)), size, size)
         self._pixels, content = pictures.decoded(listing.root, listing.files, size, resize)
         self._train_rows, self._test_rows = np.flatnonzero(~listing.is_test), np.flatnonzero(listing.is_test)
         self.train_files = [listing.files[row] for row in self._train_rows.tolist()]
+        self.test_files = [listing.files[row] for row in self._test_rows.tolist()]
         self.train_y, self.test_y = listing.y[self._train_rows], listing.y[self._test_rows]
         self.train_a: Ids | None = listing.a[self._train_rows]
         self.test_a = listing.a[self._test_rows]
@@ -58,10 +64,10 @@ class PhotoSource:
         self.fingerprint = hashlib.sha256(f"{name} {content} {size} {scaled}".encode() + labels).hexdigest()
 
     def train_x(self, ids: Ids, a: Ids) -> NDArray[np.uint8]:
-        return self._pixels[self._train_rows[ids]]
+        return self._pixels[self._train_rows[ids]][:, : self.shape[0]]
 
     def test_x(self, ids: Ids, a: Ids) -> NDArray[np.uint8]:
-        return self._pixels[self._test_rows[ids]]
+        return self._pixels[self._test_rows[ids]][:, : self.shape[0]]
 
 
 def hold_out(y: Ids, a: Ids, seed: int) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from feddiverse.data.arrays import NUM_SELECTED, ArraySource, encode, fingerprint
 from feddiverse.data.federation import Federation, Ids, Source
 from feddiverse.data.photos import Listing, PhotoSource, check_groups, hold_out
+from feddiverse.data.sharing import Side, ordered, read_side
 from feddiverse.errors import UserError
 from feddiverse.heterogeneity import Counts
 
@@ -115,9 +116,16 @@ def load_table(
     columns: Columns | None = None,
     resize: int = 0,
     needs_test_set: bool = True,
+    data_dir: Path | None = None,
 ) -> Federation:
-    """The federation that a table with a client column is. Clients are numbered in the order of their names."""
+    """The federation that a table with a client column is. Clients are numbered in the order of their names.
+
+    `data_dir`: the folder that pictures are relative to, if that is not the table's.
+    """
+    side = read_side(path)
     table = read_table(path, seed, columns, needs_test_set)
+    if side is not None:
+        table = _as_shared(table, side)
     if table.clients is None:
         raise UserError(
             f"{path} has no column '{table.columns.client}': deal it to clients by a split, such as"
@@ -130,12 +138,12 @@ def load_table(
     counts = np.zeros((len(names), len(table.class_names), num_attributes), np.int64)
     np.add.at(counts, (client, y, a), 1)
     ids = np.split(np.lexsort((a, y, client)), np.cumsum(counts.sum(axis=(1, 2)))[:-1])
-    source = _source(table, image_size, resize)
+    source = _source(table, image_size, resize, side, data_dir)
     return Federation(
         f"table:{path}",
         source,
         counts,
-        min(NUM_SELECTED, len(names)),
+        min(side.num_selected if side else NUM_SELECTED, len(names)),
         ids,
         [a[part] for part in ids],
         np.arange(len(source.test_y)),
@@ -144,11 +152,29 @@ def load_table(
     )
 
 
-def _source(table: Table, image_size: int | None, resize: int = 0) -> Source:
+def _as_shared(table: Table, side: Side) -> Table:
+    """Classes and attributes numbered as they were, which names in the order of the alphabet need not be."""
+    return replace(
+        table,
+        y=ordered(table.y, table.class_names, side.class_names, "class"),
+        a=ordered(table.a, table.attribute_names, side.attribute_names, "attribute"),
+        class_names=side.class_names,
+        attribute_names=side.attribute_names if table.attribute_names else (),
+    )
+
+
+def _source(
+    table: Table, image_size: int | None, resize: int = 0, side: Side | None = None, data_dir: Path | None = None
+) -> Source:
     name = f"table:{table.path}"
     if table.numbers is None:
-        listing = Listing(table.path.parent, table.images, table.y, table.a, table.is_test)
-        return PhotoSource(name, table.class_names, table.attribute_names, listing, image_size, resize)
+        root, normalisation = table.path.parent, None
+        if side is not None:
+            root, normalisation = root / side.root, (side.mean, side.std)
+            size, image_size = image_size, image_size or side.image_size
+            resize = resize or round(side.resize * (size or side.image_size) / side.image_size)
+        listing = Listing(data_dir or root, table.images, table.y, table.a, table.is_test)
+        return PhotoSource(name, table.class_names, table.attribute_names, listing, image_size, resize, normalisation)
     train, test = ~table.is_test, table.is_test
     mean, std = table.numbers[train].mean(axis=0), table.numbers[train].std(axis=0)
     x = (table.numbers - mean) / np.where(std > 0, std, 1)  # columns have their own units; these have none

@@ -90,9 +90,7 @@ def serve(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for connection in inherited:
         connection.close()
-    gc.freeze()  # collecting what the parent made would write to pages that are shared until written
-    _use_one_thread()
-    _keep_freed_memory()
+    prepare_process()
     _raise_oom_score()
     threading.Thread(target=_beat, args=(shared, place), daemon=True).start()
     shared.theta.flags.writeable = False
@@ -114,6 +112,13 @@ def _beat(shared: SharedVectors, place: int) -> None:
     while True:
         shared.beats[place] += 1
         time.sleep(SECONDS_PER_BEAT)
+
+
+def prepare_process() -> None:
+    """What every process that answers for clients does first."""
+    gc.freeze()  # collecting what is there already takes time, and would write to pages that are shared until written
+    _use_one_thread()
+    _keep_freed_memory()
 
 
 def _use_one_thread() -> None:

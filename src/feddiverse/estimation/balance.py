@@ -136,14 +136,18 @@ class BalancedSums:
         return found
 
 
-def sums_problem(vector: Vector, num_classes: int, d: int, expected: Floats, slack: float) -> str | None:
+def sums_problem(
+    vector: Vector, num_classes: int, d: int, expected: Floats, slack: float, some: bool = False
+) -> str | None:
     """What cannot be true of sums that a client sent, given the weights [Y] of all its samples of each class.
 
-    `slack`: weight that may be missing or too much, such as of a sample that is just not, or just, read surely. What is
-    left of Σ w xxᵀ within classes must be positive semi-definite, up to the rounding of 32-bit numbers.
+    `slack`: weight that may be missing or too much, such as of a sample that is just not, or just, read surely; with
+    `some`, they are sums of some of its samples only. What is left of Σ w xxᵀ within classes must be positive
+    semi-definite, up to the rounding of 32-bit numbers.
     """
     weights, sums, parts = _split(vector, num_classes, d)
-    if not (np.abs(weights - expected) <= 1e-3 * expected + slack).all() or weights.min() < 0:
+    away = weights - expected if some else np.abs(weights - expected)
+    if not (away <= 1e-3 * expected + slack).all() or weights.min() < 0:
         return "its sums have other weights than the samples it counted"
     there = weights > 0
     scaled = sums[there] / np.sqrt(weights[there])[:, None]
@@ -180,3 +184,11 @@ def best_penalty(errors: Floats, counts: Floats) -> int:
     `counts` [group]."""
     there = counts > 0
     return int((errors[:, there] / counts[there]).max(axis=1).argmin())
+
+
+def worst_and_mean(errors: Floats, counts: Floats) -> Floats:
+    """[λ]: the worst group's mean error plus the mean over groups. With a handful of samples set aside of the rarest
+    group, its error alone would be mostly noise."""
+    there = counts > 0
+    means = errors[:, there] / counts[there]
+    return np.asarray(means.max(axis=1) + means.mean(axis=1))

@@ -5,7 +5,7 @@ bends them to the skew (docs/rebalance.md). Clients remember their own readings;
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from feddiverse import seeding
 from feddiverse.errors import RunError
 from feddiverse.estimation import heads
 from feddiverse.estimation.balance import (
+    NUM_FOLDS,
     PENALTIES,
     BalancedSums,
     best_penalty,
@@ -25,6 +26,7 @@ from feddiverse.estimation.balance import (
     group_weights,
     length,
     sums_problem,
+    worst_and_mean,
 )
 from feddiverse.estimation.base import Estimator
 from feddiverse.messages import Ask, GroupSums, HeadErrors, Plain, Reply, Vector
@@ -96,6 +98,8 @@ class Balancer:
         estimator.remembered = True
         self._sizes: dict[int, int] = {}  # clients that have read their attributes in this session
         self._weights: NDArray[np.float32] | None = None
+        self.body = ""  # whose features the head stands on, once it was decided: those of the `start` or `trained` ones
+        self.body_errors: dict[str, float] = {}
 
     def learn(self, round: int, clients: Mapping[int, int], ask: Ask) -> None:
         """Have clients read their attributes that have not; `ask` asks about `theta`.
@@ -141,7 +145,11 @@ class Balancer:
     def solve(
         self, round: int, theta: Vector, head: Head, clients: Mapping[int, int], ask_about: AskAbout
     ) -> tuple[Vector, dict[str, Any]]:
-        """θ with its last layer solved anew, and how. Raises `CannotBalance` with the reason where that cannot be."""
+        """θ with its last layer solved anew, and how. Raises `CannotBalance` with the reason where that cannot be.
+
+        Where `choose_body` found that training made the features worse, the head is that of the model at the start.
+        """
+        theta = self.theta if self.body == "start" else theta
         matrices, fields = self._groups(round, theta, clients, ask_about)
         fields |= {"confidence": self.confidence}
         with threadpool_limits(1, "blas"):  # the same bits wherever the server runs
@@ -154,6 +162,8 @@ class Balancer:
                     f"No client has a sample of class {empty} whose attribute it is sure of: the head stays as trained."
                 )
             settings: dict[str, Any] = {"weights": self.weights, "head": self.head}
+            if self.body:
+                settings |= {"body": self.body, "body_errors": self.body_errors}
             if self.weights == "groups":
                 settings |= {"reading": self.reading, "confidence": self.confidence}
             if self.head == "ridge":
@@ -169,6 +179,28 @@ class Balancer:
         totals = sum(matrices.values(), np.zeros(1))
         settings |= {"groups": totals.tolist(), "clients": len(matrices)}
         return head.written_into(theta, self._unprojected(weight, head.dimensions), bias), settings
+
+    def choose_body(
+        self, round: int, theta: Vector, head: Head, clients: Mapping[int, int], ask_about: AskAbout, set_aside: float
+    ) -> None:
+        """Whether training made the features better or worse. For those of the start and of θ alike, heads are solved
+        from the samples that clients trained on, and tried on the samples that they set aside: nobody has seen those.
+        Where it cannot be told, the trained ones are taken.
+        """
+        matrices, fields = self._groups(round, theta, clients, ask_about)
+        fields |= {"confidence": self.confidence, "set_aside": set_aside}
+        with threadpool_limits(1, "blas"):
+            for name, body in (("start", self.theta), ("trained", theta)):
+                ask = ask_about(body)
+                of_fold, _, known = self._sums(round, matrices, head, clients, fields, ask, num_folds=1)
+                if of_fold[0].weights.min() <= 0:
+                    self.body_errors = {}
+                    break
+                errors, counts = self._errors(round, known, of_fold[0], known, clients, fields, ask)
+                if counts.any():
+                    self.body_errors[name] = float(worst_and_mean(errors, counts).min())
+        worse = len(self.body_errors) == 2 and self.body_errors["trained"] > self.body_errors["start"]
+        self.body = "start" if worse else "trained"
 
     def _groups(
         self, round: int, theta: Vector, clients: Mapping[int, int], ask_about: AskAbout
@@ -192,8 +224,9 @@ class Balancer:
         return matrices, fields
 
     def _sums(
-        self, round: int, matrices: dict[int, Floats], head: Head, clients: Mapping[int, int], fields: Plain, ask: Ask
-    ) -> tuple[dict[int, BalancedSums], dict[int, int], dict[int, Floats]]:
+        self, round: int, matrices: dict[int, Floats], head: Head, clients: Mapping[int, int], fields: Plain, ask: Ask,
+        num_folds: int = NUM_FOLDS,
+    ) -> tuple[dict[int, BalancedSums], dict[int, int], dict[int, Floats]]:  # fmt: skip
         """Sums of each fold of clients; who is in which fold; the matrices of those who answered.
 
         Where some do not, weights that count on them would leave their groups too light: the others are asked again.
@@ -203,7 +236,7 @@ class Balancer:
             weights = group_weights(matrices.values(), even=self.weights != "samples")
             task = GroupSums(self.seed, round, self.dimensions, weights=weights, by_class=by_class, **fields)
             asked = {client: clients[client] for client in matrices}
-            folds = fold_of(matrices)
+            folds = fold_of(matrices, num_folds)
             of_fold: dict[int, BalancedSums] = {}
             answered: set[int] = set()
             for fold in sorted(set(folds.values())):  # one after the other: of a secure sum only the total is seen
@@ -227,7 +260,7 @@ class Balancer:
             assert reply.vector is not None
             own = sum(matrices[client] for client in reply.members or (reply.client,)) * task.weights
             slack = float(task.weights.max()) if self.exact_counts else np.inf
-            return sums_problem(reply.vector, num_classes, d, own.sum(axis=1), slack)
+            return sums_problem(reply.vector, num_classes, d, own.sum(axis=1), slack, some=task.set_aside > 0)
 
         return answers(task, asked, ask, length=length(num_classes, d, task.by_class), check=check)
 
@@ -237,25 +270,36 @@ class Balancer:
     ) -> float:  # fmt: skip
         """λ, chosen without truth and test set: a head is solved from the sums of all other folds, and each fold says
         how large its squared errors are; the λ is taken whose worst group is best."""
-        weights = group_weights(matrices.values(), even=self.weights != "samples")
         everything = sum(list(of_fold.values())[1:], next(iter(of_fold.values())))
-        errors, counts = np.zeros((len(PENALTIES), weights.size)), np.zeros(weights.size)
+        size = next(iter(matrices.values())).size
+        errors, counts = np.zeros((len(PENALTIES), size)), np.zeros(size)
         for fold, own in of_fold.items() if len(of_fold) > 1 else ():
             rest = everything - own
-            if rest.weights.min() <= 0:
-                continue
-            solved = np.array([np.column_stack(pair) for pair in rest.heads()], np.float32)
-            task = HeadErrors(self.seed, round, self.dimensions, heads=solved, weights=weights, **fields)
-            asked = {client: clients[client] for client in matrices if folds[client] == fold}
-            for reply in answers(task, asked, ask, length=errors.size + counts.size, check=_check_errors):
-                assert reply.vector is not None
-                errors += reply.vector[: errors.size].reshape(errors.shape)
-                counts += reply.vector[errors.size :]
+            if rest.weights.min() > 0:
+                members = [client for client in matrices if folds[client] == fold]
+                of_members = self._errors(round, matrices, rest, members, clients, fields, ask)
+                errors, counts = errors + of_members[0], counts + of_members[1]
         if not counts.any():
             return 1.0
         if self.weights == "samples":
             errors, counts = errors.sum(axis=1, keepdims=True), counts.sum(keepdims=True)
         return PENALTIES[best_penalty(errors, counts)]
+
+    def _errors(
+        self, round: int, matrices: Mapping[int, Floats], sums: BalancedSums, members: Iterable[int],
+        clients: Mapping[int, int], fields: Plain, ask: Ask,
+    ) -> tuple[Floats, Floats]:  # fmt: skip
+        """Squared errors [λ, group] of the heads that come of `sums`, summed over the samples of `members`; counts."""
+        weights = group_weights(matrices.values(), even=self.weights != "samples")
+        solved = np.array([np.column_stack(pair) for pair in sums.heads()], np.float32)
+        task = HeadErrors(self.seed, round, self.dimensions, heads=solved, weights=weights, **fields)
+        errors, counts = np.zeros((len(PENALTIES), weights.size)), np.zeros(weights.size)
+        asked = {client: clients[client] for client in members}
+        for reply in answers(task, asked, ask, length=errors.size + counts.size, check=_check_errors):
+            assert reply.vector is not None
+            errors += reply.vector[: errors.size].reshape(errors.shape)
+            counts += reply.vector[errors.size :]
+        return errors, counts
 
     def _unprojected(self, weight: Floats, dimensions: int) -> Floats:
         """A linear head on projected features as one on the features themselves."""
@@ -266,12 +310,13 @@ class Balancer:
 
     def state(self) -> Plain:
         """What must be remembered between rounds."""
-        return {"estimator": self.estimator.state()}
+        return {"estimator": self.estimator.state(), "body": self.body, "body_errors": self.body_errors}
 
     def restore(self, state: Plain) -> None:
         """Take back what `state` gave."""
         if state:
             self.estimator.restore(state["estimator"])
+            self.body, self.body_errors = state.get("body", ""), dict(state.get("body_errors", {}))
 
 
 def _check_errors(reply: Reply) -> str | None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from feddiverse import registry
 from feddiverse.data.names import FEDERATIONS, full_name
+from feddiverse.data.sharing import origin
 from feddiverse.errors import UserError
 
 PADDING = ("constant", "edge")
@@ -107,6 +108,9 @@ class Config:
         "plain", "how clients draw samples: plain, or balanced over hidden groups", choices=("plain", "balanced")
     )
     rebalance: bool = _key(OWN, "solve the last layer anew at the end, every hidden group of equal weight")
+    set_aside: float = _key(
+        0.0, "rebalance: share of samples not trained on until it is decided whose features are better", low=0, below=1
+    )
     rebalance_weights: str = _key("groups", "rebalance: what counts equally", choices=REBALANCE_WEIGHTS)
     rebalance_head: str = _key(
         "ridge", "rebalance: how the layer is solved: ours, or as Fed3R or CCVR do", choices=("ridge", "fed3r", "ccvr")
@@ -175,7 +179,7 @@ KEYS = {key.name: key for key in fields(Config) if key.name != "options"}
 
 def _own_defaults(config: Config) -> dict[str, Any]:
     """The paper's settings; for digits and arrays in memory quick ones, which train a small model from scratch."""
-    name = config.federation if isinstance(config.federation, str) else ""
+    name = origin(config.federation) if isinstance(config.federation, str) else ""
     small = name.startswith("digits") or name.endswith(":digits") or is_in_memory(name) or bool(config.features)
     birds = name == "waterbirds-dist" or name.endswith(":waterbirds")  # flipped and shifted as released
     side = config.image_size if type(config.image_size) is int and config.image_size > 0 else 224
@@ -314,9 +318,7 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     for name in str(recipe).split("+") if recipe else ():
         if name not in ("balanced", "robust"):
             raise UserError(f"There is no recipe '{name}'; choose balanced, robust, balanced+robust, or leave it out.")
-        balanced = name == "balanced"
-        own = _balanced(str(keys.get("federation", "")), keys.get("image_size") or 0) if balanced else ROBUST
-        keys = {**own, **keys}
+        keys = {**(_balanced(keys) if name == "balanced" else ROBUST), **keys}
     if keys.get("objective") == "fedprox":
         keys = {**keys, "objective": "cross_entropy", "prox_mu": keys.get("prox_mu") or FEDPROX_MU}
     return keys
@@ -326,15 +328,16 @@ ROBUST: dict[str, Any] = {"average": "clipped_mean", "coverage": 1.5, "smoothing
 """The recipe `robust`: bounds on what one client can do to the model and to the choice of clients (docs/trust.md)."""
 
 
-def _balanced(federation: str, image_size: int) -> dict[str, Any]:
-    """The recipe `balanced`: hidden groups count equally in training and in the last layer, and rare pictures are shown
-    shifted (photos mirrored too), lest they be learnt by heart."""
-    keys: dict[str, Any] = {"draw": "balanced", "rebalance": True}
+def _balanced(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe `balanced`: hidden groups count equally in training and in the last layer, rare pictures are shown
+    shifted (photos mirrored too), lest they be learnt by heart, and samples set aside tell whether training helped."""
+    federation, side = origin(str(given.get("federation", ""))), given.get("image_size") or 224
+    keys: dict[str, Any] = {"draw": "balanced", "rebalance": True, "set_aside": 0.2}
     if not federation or federation.startswith("digits") or federation.endswith(("digits", "cmnist", "cmnist-gsc")):
         return {**keys, "crop_padding": 2, "padding": "edge"}
-    if is_in_memory(federation):
+    if is_in_memory(federation) or given.get("features"):
         return keys  # they may be no pictures: say flip and crop_padding yourself
-    return {**keys, "flip": True, "crop_padding": (image_size or 224) // 10, "padding": "edge"}
+    return {**keys, "flip": True, "crop_padding": side // 10, "padding": "edge"}
 
 
 def _parts(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

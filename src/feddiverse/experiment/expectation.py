@@ -4,19 +4,22 @@ The unit is a second of one thread of a 2.4 GHz EPYC; what is promised is the or
 """
 
 import contextlib
+import functools
 from collections.abc import Iterable
 
+from feddiverse.data.arrays import NUM_SELECTED
 from feddiverse.data.names import parse, split_of
+from feddiverse.data.table import Columns, path_of, tally
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.run_directory import read_json
 from feddiverse.experiment.study import Planned, StudyDirectory
 
 # Seconds of one thread per trained sample at 28×28, with the layers in C. A forward pass alone is about a third of it.
-SECONDS_PER_SAMPLE = {"cnn": 3.2e-4, "mobilenet": 1.3e-3}
+SECONDS_PER_SAMPLE = {"cnn": 3.2e-4, "mobilenet": 1.3e-3, "mlp": 2e-5}
 START_S = 2.0
 FORWARD = 1 / 3
-SIDE = {"spawrious": 224, "waterbirds": 224}
+SIDE = {"spawrious": 224, "waterbirds": 224, "table": 224}
 NUM_TEST = {"digits": 2_800, "cmnist": 10_000, "spawrious": 2_532, "waterbirds": 5_794}
 
 
@@ -43,15 +46,25 @@ def _size(config: Config) -> tuple[int, int, int, str]:
     """Samples, clients, how many of them a round asks, and the source."""
     try:
         split, source = split_of(config.federation, config.seed), parse(config.federation)[1]
-    except UserError:  # a user's own table: its size is not known before it is read
-        return 5_000, 25, 9, "table"
+    except UserError:  # a user's own table
+        return *_table_size(config.federation, config.columns, config.features), "table"
     return int(split.counts.sum()), len(split.counts), split.num_selected, source
 
 
 def _each(config: Config, source: str) -> float:
     """Seconds a trained sample."""
-    side = config.image_size or SIDE.get(source, 28)
+    side = 28 if config.features else config.image_size or SIDE.get(source, 28)
     return SECONDS_PER_SAMPLE.get(config.model, SECONDS_PER_SAMPLE["cnn"]) * (side / 28) ** 2
+
+
+@functools.lru_cache(maxsize=8)
+def _table_size(federation: str, columns: str, features: str) -> tuple[int, int, int]:
+    """Training samples, clients, and how many of them are asked a round."""
+    try:
+        found = tally(path_of(federation), Columns.of(columns, features))
+    except UserError:  # what is wrong with it is told when it is opened
+        return 5_000, 25, NUM_SELECTED
+    return int(found.counts.sum()), len(found.clients), min(NUM_SELECTED, len(found.clients))
 
 
 def wall_seconds(config: Config, workers: int) -> float:

@@ -209,6 +209,7 @@ class Opened:
                 flip=config.flip,
                 crop_padding=config.crop_padding,
                 padding=config.padding,
+                set_aside=config.set_aside if config.rebalance else 0.0,
             ),
             rounds=config.rounds,
             num_selected=self.settings["num_selected"],

@@ -101,6 +101,7 @@ def rebalance(
         _refuse_other_inputs(directory, environment.describe(opened.federation, opened.weights))
         head, balancer = opened.head(), opened.balancer()
         assert balancer is not None
+        balancer.body = ((before.rebalanced or {}).get("settings") or {}).get("body", "")
         with closing(opener(opened, workers, device)) as reached:
             evaluation = opened.evaluation(reached)
             if snapshot := read_checkpoint(path):

@@ -14,7 +14,7 @@ from feddiverse.experiment.truth import compare, statistics
 from feddiverse.heterogeneity import Counts
 from feddiverse.selection.base import Selector
 from feddiverse.server.evaluation import Tested
-from feddiverse.server.groups import worst_class
+from feddiverse.server.groups import LEAST, worst_class
 from feddiverse.server.meter import Traffic
 from feddiverse.server.rounds import Round
 
@@ -27,6 +27,7 @@ TESTED = (
     "worst_estimated_group_accuracy", "estimated_groups", "held_out",
 )  # fmt: skip
 """Of a record, null where it was not evaluated. The last three came later: older records have not got them."""
+FEWEST = LEAST  # samples of a group or client that may be called the worst
 COUNTED = ("messages", "bytes_down", "bytes_up", "client_seconds")  # of each kind of question
 
 

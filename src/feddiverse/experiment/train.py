@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from feddiverse import registry
 from feddiverse.data.federation import Federation
+from feddiverse.engine.machine import one_blas_thread
 from feddiverse.errors import RunError, UserError
 from feddiverse.estimation.balancer import CannotBalance
 from feddiverse.experiment import accounting, environment, rebalancing
@@ -182,6 +183,12 @@ class _Run:
             self._news.append(UPDATES_WITHOUT_NOISE)
         if opened.assumption and "estimator" in self.selector.findings():
             self._news.append(opened.assumption)
+        chooses = self.config.selector not in ("everyone", "uniform")
+        if chooses and self.plan.num_selected >= self.federation.num_clients > 1:
+            self._news.append(
+                f"All {self.federation.num_clients} clients are asked each round, so whom the selector chooses makes no"
+                " difference: ask fewer (num_selected)."
+            )
         if snapshot is None:
             snapshot = Snapshot(0, opened.initial_theta(), {}, {}, 0, 0.0)
         else:
@@ -211,6 +218,7 @@ class _Run:
         """The rounds that are left, each recorded as soon as it is done; then the result."""
         theta, stopped = self.start.theta, False
         with (
+            one_blas_thread(),
             closing(opener(self.opened, workers, device)) as engine,
             closing(Writer(self._write_checkpoint)) as writer,
         ):

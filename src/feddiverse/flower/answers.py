@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from feddiverse.client import tasks
 from feddiverse.data.federation import Samples
+from feddiverse.data.partitioned import IMAGE_KEYS, LABEL_KEYS
 from feddiverse.errors import UserError
 from feddiverse.flower import wire
 from feddiverse.flower.policy import insist
@@ -134,11 +135,6 @@ class _Head(nn.Module):
         return logits
 
 
-INPUT_KEYS = ("img", "image", "pixel_values", "x", "inputs", "features")
-LABEL_KEYS = ("label", "labels", "y", "target", "targets", "fine_label")
-"""What samples and labels are called in batches of Flower Datasets and their like; the first that is there counts."""
-
-
 def features_of(
     model: nn.Module, loader: Iterable[Any], inputs: Callable[[Any], Sequence[Any]] | None = None
 ) -> tuple[Vector, NDArray[np.int64], NDArray[np.float32]]:
@@ -174,7 +170,7 @@ def _inputs(batch: Any) -> tuple[Any, Any]:
     """Samples and labels of a batch, by position or by the usual names."""
     how = "say how to take it apart: features_of(model, loader, inputs=lambda batch: (…, …))."
     if isinstance(batch, Mapping):
-        x, y = (next((key for key in known if key in batch), None) for known in (INPUT_KEYS, LABEL_KEYS))
+        x, y = (next((key for key in known if key in batch), None) for known in (IMAGE_KEYS, LABEL_KEYS))
         if x is None or y is None:
             what = "samples" if x is None else "labels"
             keys = ", ".join(f"'{key}'" for key in batch) or "none"

@@ -19,7 +19,7 @@ from feddiverse.messages import Reply, Task, Train, Vector
 
 PUSHED_AT_ONCE = 256  # messages in one request to the SuperLink
 PULLED_AHEAD = 16  # replies fetched before it is their turn; the rest wait at the SuperLink, not in our memory
-SHORTEST_POLL, LONGEST_POLL = 0.02, 0.5  # seconds
+SHORTEST_POLL, LONGEST_POLL, GROWTH = 0.005, 0.5, 1.1  # seconds; so a reply waits a tenth of its time at most
 GONE = (3, 4, 5)  # Flower's error codes for a message that expired, a reply that did, and a node that is away
 NO_LIMIT = 12 * 3600.0  # how long Flower keeps messages anyway
 NOBODY = -1  # no client's id
@@ -213,4 +213,4 @@ def _until(deadline: float) -> Iterator[None]:
         if left <= 0:
             return
         time.sleep(min(wait, left))
-        wait = min(1.3 * wait, LONGEST_POLL)
+        wait = min(GROWTH * wait, LONGEST_POLL)

@@ -8,10 +8,12 @@ store once, where every worker process reads them; the app has no more than a re
 program's own, and do not leave this machine.
 """
 
+import functools
 import logging
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,8 @@ from feddiverse.experiment.config import Config
 from feddiverse.experiment.opening import Objects, Opened
 
 if TYPE_CHECKING:
-    from flwr.app import Context
+    from flwr.app import Context, Message
+    from flwr.server.superlink.linkstate import LinkState
     from flwr.serverapp import Grid
 
     from feddiverse.flower.apps import ServerEngine
@@ -61,6 +64,11 @@ def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerE
         def check(self) -> None:
             simulation.check()
 
+        def _push(self, messages: Iterable["Message"]) -> set[str]:
+            pushed = super()._push(messages)
+            simulation.pushed.set()
+            return pushed
+
         def close(self) -> None:
             super().close()
             simulation.stop()
@@ -78,6 +86,7 @@ class Simulation:
     def __init__(
         self, config: Config, num_clients: int, workers: int, device: str, objects: Objects | None = None
     ) -> None:
+        self.pushed = threading.Event()  # set it to have messages delivered at once
         self._over = threading.Event()
         self._grids: Queue[Grid | None] = Queue()  # None: there will be no grid
         self._error: BaseException | None = None
@@ -128,6 +137,7 @@ class Simulation:
         return RunError(f"Flower's simulation broke down ({what}).")
 
     def _run(self, config: Config, num_clients: int, device: str, backend: dict[str, Any], objects: Objects) -> None:
+        from flwr.server.superlink.fleet.vce import vce_api
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
 
@@ -144,7 +154,8 @@ class Simulation:
             self._grids.put(grid)
             self._over.wait()
 
-        shared = None
+        shared, deliver = None, vce_api.add_messages_to_queue
+        vce_api.add_messages_to_queue = functools.partial(_deliver, self.pushed)
         try:
             shared = _share(objects, backend["init_args"])
             run_simulation(server_app, build_client_app(config, device, shared), num_clients, backend_config=backend)
@@ -152,6 +163,7 @@ class Simulation:
             self._error = error
         finally:
             logger.setLevel(level)
+            vce_api.add_messages_to_queue = deliver
             if shared is not None:
                 import ray
 
@@ -162,6 +174,23 @@ class Simulation:
         """End nodes and processes. Safe to call twice."""
         self._over.set()
         self._thread.join(STOP_SECONDS)
+
+
+def _deliver(
+    pushed: threading.Event,
+    state: "LinkState",
+    queue: "Queue[Message]",
+    nodes_mapping: dict[int, int],
+    f_stop: threading.Event,
+) -> None:
+    """Flower's thread that hands messages to worker processes. Its own looks for them ten times a second, which is a
+    seventh of a small model's round: this one looks when there are some, too."""
+    while not f_stop.is_set():
+        pushed.clear()  # before looking: what is pushed from now on wakes us again
+        for node in nodes_mapping:
+            for message in state.get_message_ins(node_id=node, limit=1):
+                queue.put(message)
+        pushed.wait(0.1)
 
 
 def _share(objects: Objects, init_args: dict[str, Any]) -> Any:

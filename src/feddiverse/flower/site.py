@@ -5,12 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from feddiverse.client import tasks
 from feddiverse.data.holdout import hold_out_of
 from feddiverse.engine.local import CACHE_BYTES
-from feddiverse.engine.worker import Memory, Worker
+from feddiverse.engine.worker import Memory, Worker, prepare_process
 from feddiverse.experiment.config import PARTS, Config
 from feddiverse.experiment.opening import Objects, open_run
 from feddiverse.flower.partition_file import read_partition
@@ -66,7 +64,7 @@ def open_site(config: Config, device: str, file: str, shared: Any = None) -> Sim
 
     `shared`: a reference to `Objects` in Ray's object store.
     """
-    torch.set_num_threads(1)  # the same bits as the local engine's workers
+    prepare_process()  # the same bits as the local engine's workers, as fast
     if file:
         return FileSite(Path(file).expanduser(), config, device)
     if shared is None:

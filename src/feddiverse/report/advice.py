@@ -34,7 +34,7 @@ def steps(results: Results, column: str) -> list[Step]:
         return []
     ranked = results.ranked(column)
     found: list[Step] = []
-    for rule in (_learning, _groups, _seeds, _rising, _estimates, _coverage):
+    for rule in (_learning, _groups, _alone, _seeds, _rising, _estimates, _coverage):
         found += rule(results, column, ranked)
     return found[:MOST]
 
@@ -67,7 +67,25 @@ def _groups(results: Results, column: str, ranked: list[Summary]) -> Iterator[St
         share, most = _rarest(run)
         why += f"The rarest group has {_share(share)} of all data, and no {_chosen(run)} clients together more than "
         why += f"{_share(most)}: selection can do {'little' if most < 2 * share else 'something'} about that. "
-    yield Step(why + "Give hidden groups equal weight:", command(replace(run.config, rebalance=True)))
+    yield Step(why + "Give hidden groups equal weight:", _rebalance(results, run))
+
+
+def _rebalance(results: Results, run: Run) -> str:
+    """For the run itself where its directory is there, else as a new one."""
+    for path in (results.path, results.path / "runs" / run.name):
+        if (path / "result.json").is_file():
+            return shlex.join(["feddiverse", "rebalance", str(path)])
+    return command(replace(run.config, rebalance=True))
+
+
+def _alone(results: Results, column: str, ranked: list[Summary]) -> Iterator[Step]:
+    """One method is no comparison."""
+    if len(ranked) > 1 or results.commands:
+        return
+    config = _first(results, ranked[0]).config
+    other = "uniform" if config.selector != "uniform" else "feddiverse"
+    why = f"To know whether {config.selector} helps, run {other} as well, and report the folder that has both."
+    yield Step(why, command(replace(config, selector=other)))
 
 
 def _seeds(results: Results, column: str, ranked: list[Summary]) -> Iterator[Step]:

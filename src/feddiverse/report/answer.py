@@ -70,7 +70,9 @@ def _answer(results: Results, column: str, ranked: list[Summary]) -> Answer:
         said = f"{column}: too few seeds to say. {first.row} against {first.other}: {first.interval}."
         return say(said, f"Run at least {FEWEST_SEEDS} seeds. {levels}")
     speed = _speed(results, column, compared[0])
-    return say(f"{column}: {_shown(results, column, whole, compared)}", (_many(compared) + levels).strip(), speed)
+    trained = "with the last layer as trained, " if any(results.rebalancing(s.row, column) for s in ranked) else ""
+    shown = _shown(results, column, whole, compared)
+    return say(f"{column}: {trained}{shown}", (_many(compared) + levels).strip(), speed)
 
 
 def comparisons(results: Results, column: str) -> list[Comparison]:

@@ -97,7 +97,7 @@ def accuracy_curves(results: Results, column: str) -> Drawing:
 def group_curves(run_row: str, runs: Sequence[Run], method: int) -> Drawing:
     """Accuracy of every group over rounds with one method, mean over seeds: the worst one at the end drawn thick.
 
-    Dashed, where it was looked at on the way: the worst group of the model with its last layer solved anew.
+    In ink, where there is one: the worst group of the model with its last layer solved anew.
     """
     first = runs[0]
     groups, (rounds, which) = first.tested_groups, _shared_rounds(runs)
@@ -118,11 +118,27 @@ def group_curves(run_row: str, runs: Sequence[Run], method: int) -> Drawing:
     end = curves[-1, worst]
     axes.annotate(f"{end:.0f} %", (rounds[-1], end), (5, 0), textcoords="offset points", va="center", fontsize=SMALL,
                   fontweight="bold")  # fmt: skip
+    drawing.marks += _rebalanced_curve(axes, runs, method)
     axes.set(xlabel="Round", ylabel="Accuracy (%)", ylim=(0, 101))
     axes.margins(x=0.02)
     axes.set_title(run_row, loc="left", fontweight="bold", wrap=True)
     drawing.figure.legend(loc="outside lower left", ncols=2, fontsize=SMALL, columnspacing=1)
     return drawing
+
+
+def _rebalanced_curve(axes: "Axes", runs: Sequence[Run], method: int) -> list[Mark]:
+    """Mean over seeds at the rounds that all of them have; none where no run was rebalanced."""
+    by_round = [dict(zip(*map(np.ndarray.tolist, run.rebalanced_curve), strict=True)) for run in runs]
+    rounds = sorted(set.intersection(*(set(each) for each in by_round)))
+    if not rounds:
+        return []
+    worst = [100 * float(np.mean([each[t] for each in by_round])) for t in rounds]
+    axes.plot(rounds, worst, color=INK, linestyle=(0, (2, 1.5)), linewidth=2, zorder=5, marker="D", markersize=5,
+              markevery=[-1], clip_on=False, label="worst, rebalanced")  # fmt: skip
+    return [
+        Mark(axes, t, value, f"worst group, rebalanced, round {t:.0f}: {value:.1f} %", method)
+        for t, value in zip(rounds, worst, strict=True)
+    ]
 
 
 @styled

@@ -214,7 +214,8 @@ def _groups(results: Results, rows: Rows, prefix: str) -> Illustration:
         f"{prefix}-groups",
         f"Accuracy of every {what}",
         tuple(Panel(f"{prefix}-groups-{i}", figures.group_curves(row, runs, i), i) for i, row, runs in rows),
-        f"Over rounds, mean over seeds. Thick: the worst {what} at the end.",
+        f"Over rounds, mean over seeds. Thick: the worst {what} at the end."
+        + (" Diamond: the worst one with the last layer solved anew." if any(r.rebalanced for r in _all(rows)) else ""),
         f"Line charts of every {what}’s accuracy over rounds. At the end: {'; '.join(ends)}",
     )
 
@@ -277,6 +278,10 @@ def _estimates(estimated: Rows, prefix: str) -> Illustration:
         "and never used to select.",
         "Scatter plots of estimated against true CI, AI and SC for " + ", ".join(row for _, row, _ in estimated),
     )
+
+
+def _all(rows: Rows) -> list[Run]:
+    return [run for _, _, runs in rows for run in runs]
 
 
 def _runs(results: Results, column: str) -> list[Run]:

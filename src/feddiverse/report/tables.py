@@ -8,6 +8,7 @@ from feddiverse.experiment import estimating
 from feddiverse.experiment.finished import Run
 from feddiverse.experiment.overhead import Cost, cost
 from feddiverse.report.costs import estimators_table, overhead_tables
+from feddiverse.report.estimated import estimated_tables
 from feddiverse.report.results import Results, Summary
 from feddiverse.report.statistics import (
     DEVIATION_RULE,
@@ -52,10 +53,11 @@ def all_tables(results: Results) -> list[Table]:
         compared = {place: found for place, found in compared.items() if found}
         return [estimators_table(compared, results.title, results.notes)]
     accuracy = [accuracy_table(results), comparison_table(results)] if len(results.summaries) > 1 else []
+    marked = [*estimated_tables(results), *heads_tables(results)]
     usage = usage_table(results)
     if not accuracy:
         usage = replace(usage, notes=(*usage.notes, *results.notes))
-    return [*accuracy, *heads_tables(results), usage, *asked_tables(results)]
+    return [*accuracy, *marked, usage, *asked_tables(results)]
 
 
 def _cost(run: Run) -> Cost:

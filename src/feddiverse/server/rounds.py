@@ -32,7 +32,8 @@ class Plan:
 
     `balanced_draws`: clients draw their samples so that every hidden group counts equally. Every
     `evaluate_rebalanced_every` rounds (0: never; not in the last, after which the caller may solve it) θ is evaluated
-    with its last layer, which is at `head`, solved anew as well; training goes on from the trained one.
+    with its last layer, which is at `head`, solved anew as well; training goes on from the trained one. Where `train`
+    sets samples aside, they decide in `decision_round` whose features that layer stands on; then they are trained on.
     The first `pretraining_rounds` (the paper's T0) are plain FedAvg of every client, averaged by `pretraining`.
     `test_attributes_known`: whether there are groups of the test set to tell the worst of.
     `privacy`: what clients protect of what they send.
@@ -49,6 +50,11 @@ class Plan:
     pretraining: Aggregator = field(default_factory=FedAvg)
     test_attributes_known: bool = True
     privacy: Privacy = field(default_factory=Privacy)
+
+    @property
+    def decision_round(self) -> int:
+        """Late enough that training has done what it will, early enough to learn from what was set aside."""
+        return max(1, self.rounds * 4 // 5)
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,8 @@ def rounds(
             warnings += balancer.warnings()
             if plan.balanced_draws:
                 task = replace(task, draw=balancer.draw, draw_confidence=balancer.confidence)
+        if balancer is None or not balancer.sees_groups or balancer.body or number > plan.decision_round:
+            task = replace(task, set_aside=0.0)  # nothing to decide, or it is decided: clients train on everything
         selection_seconds = time.perf_counter() - start - meter.waited
 
         # Largest first, so that no worker is left with a long client at the end.
@@ -130,6 +138,12 @@ def rounds(
         lost_in_a_row = 0 if trained.usable else lost_in_a_row + 1
         if lost_in_a_row:
             trained.warnings.append(f"Round {number}: no client sent usable weights; the model stays as it was.")
+
+        if plan.head is not None and balancer is not None and task.set_aside and number == plan.decision_round:
+            try:
+                balancer.choose_body(number, theta, plan.head, clients, meter.with_theta, task.set_aside)
+            except CannotBalance as why:
+                warnings.append(str(why))
 
         observing = time.perf_counter()
         if phase == "selected":

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from feddiverse.models.cnn import CNN
-from feddiverse.models.layers import library, native, nhwc
-from feddiverse.models.layers.tape import Tape, gradient_of, play
+from feddiverse.models.layers import native, nhwc
+from feddiverse.models.layers.tape import Tape, play
 from feddiverse.models.mobilenet import ConvNorm, InvertedResidual, MobileNetV2
 
 RELU6 = (0.0, 6.0)
@@ -39,7 +39,7 @@ class FastMobileNetV2(MobileNetV2):
         if x.device.type != "cpu":
             return super().features(x)
         parameters = (p for part in (self.stem, self.blocks, self.last) for p in part.parameters())
-        return play(self._run, x.contiguous(memory_format=torch.channels_last), parameters)
+        return play(self._run, x.permute(0, 2, 3, 1).contiguous(), parameters)
 
     def _run(self, x: Tensor, tape: Tape | None) -> Tensor:
         maps = _norm(_stem(x, self.stem.conv, tape), self.stem, tape)
@@ -49,28 +49,11 @@ class FastMobileNetV2(MobileNetV2):
 
 
 def _stem(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
-    kernel = conv.weight
-    weight = kernel.detach()
-    if tape is not None:
-        wants_gradient = tape.wants_gradient
-
-        def backward(dy: Tensor) -> Tensor:
-            dx, dw, _ = torch.ops.aten.convolution_backward(
-                dy.permute(0, 3, 1, 2), x, weight, None, [2, 2], [1, 1], [1, 1], False, [0, 0], 1,
-                [wants_gradient, True, False],
-            )  # fmt: skip
-            gradient_of(kernel).add_(dw)
-            return dx if wants_gradient else dy
-
-        tape.append(backward)
-    return torch.conv2d(x, weight, None, 2, 1).permute(0, 2, 3, 1)
+    return (native.convolution if native.usable_for(x) else nhwc.convolution)(x, conv, tape)
 
 
 def _unit(x: Tensor, unit: ConvNorm, tape: Tape | None) -> Tensor:
-    if unit.conv.groups == 1:
-        y = nhwc.pointwise(x, unit.conv, tape)
-    else:
-        y = (native.depthwise if native.usable_for(x) else nhwc.depthwise)(x, unit.conv, tape)
+    y = (nhwc.pointwise if unit.conv.groups == 1 else nhwc.depthwise)(x, unit.conv, tape)
     return _norm(y, unit, tape)
 
 
@@ -80,7 +63,7 @@ def _norm(x: Tensor, unit: ConvNorm, tape: Tape | None) -> Tensor:
 
 
 def _block(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
-    if len(block.branch) == 3 and native.usable_for(x) and library.sgemm():
+    if native.usable_for(x):
         return native.inverted_residual(x, block, tape)
     if not block.is_residual:
         return _branch(x, block, tape)

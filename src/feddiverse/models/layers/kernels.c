@@ -1,4 +1,4 @@
-/* GroupNorm with its activation, depthwise convolutions, MobileNetV2's block, and windows of 3×3, forward and
+/* GroupNorm with its activation, products of matrices, MobileNetV2's block, and windows of 3×3, forward and
    backward, and SGD's step, for one CPU thread.
 
    Maps are [n, height, width, channels], so that every inner loop runs along channels that lie side by side, which the
@@ -26,8 +26,19 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define SIMD _Pragma("omp simd")
+#define UNROLL _Pragma("GCC unroll 12")
+#define SMALLER(a, b) ((a) < (b) ? (a) : (b))
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
 
 typedef int64_t Size;
+
+/* Numbers that one instruction takes: where sums have to stay in registers the compiler is told what a register is. */
+#ifdef __x86_64__
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* Which copy runs: 1 if a·b + c is rounded once, for numbers where that makes a difference to zero. */
 EXPORT int multiplies_and_adds_at_once(float a, float b, float c) { return a * b + c != 0; }
@@ -50,6 +61,104 @@ INLINE float *take(Workspace *workspace, Size count) {
     return start;
 }
 
+/* ---- Products of matrices that lie row by row ---- */
+
+enum { TILE_ROWS = 6, TILE_COLUMNS = 2 * LANES }; /* twelve sums and what they need fill sixteen registers */
+
+/* c[i][j] = Σ_k a[i·a_row + k·a_step] · b[k·b_step + j], or c + that, in `rows`×`across` registers of T. */
+#define DEFINE_TILE(name, T, across)                                                                                   \
+    INLINE void name(const float *a, Size a_row, Size a_step, const float *b, Size b_step, float *c, Size c_row,       \
+                     Size inner, const int add, const int rows) {                                                      \
+        enum { WIDE = sizeof(T) / sizeof(float) };                                                                     \
+        T sums[TILE_ROWS * across];                                                                                    \
+        UNROLL for (int i = 0; i < rows; i++) UNROLL for (int q = 0; q < across; q++)                                  \
+            sums[i * across + q] = add ? *(const T *)(c + i * c_row + q * WIDE) : (T){0};                              \
+        for (Size k = 0; k < inner; k++, a += a_step, b += b_step) {                                                   \
+            T factors[across];                                                                                         \
+            UNROLL for (int q = 0; q < across; q++) factors[q] = *(const T *)(b + q * WIDE);                           \
+            UNROLL for (int i = 0; i < rows; i++) UNROLL for (int q = 0; q < across; q++)                              \
+                sums[i * across + q] += a[i * a_row] * factors[q];                                                     \
+        }                                                                                                              \
+        UNROLL for (int i = 0; i < rows; i++) UNROLL for (int q = 0; q < across; q++)                                  \
+            *(T *)(c + i * c_row + q * WIDE) = sums[i * across + q];                                                   \
+    }
+DEFINE_TILE(wide_tile, Vector, 2)
+DEFINE_TILE(narrow_tile, Vector, 1)
+DEFINE_TILE(single_tile, float, 1)
+
+/* As many columns as there are: whole tiles, half a tile, and single columns of what is left. */
+INLINE void tiles(const float *a, Size a_row, Size a_step, const float *b, Size b_step, float *c, Size c_row,
+                  Size columns, Size inner, const int add, const int rows) {
+    if (columns == TILE_COLUMNS) {
+        wide_tile(a, a_row, a_step, b, b_step, c, c_row, inner, add, rows);
+        return;
+    }
+    Size j = 0;
+    if (columns >= LANES) narrow_tile(a, a_row, a_step, b, b_step, c, c_row, inner, add, rows), j = LANES;
+    for (; j < columns; j++) single_tile(a, a_row, a_step, b + j, b_step, c + j, c_row, inner, add, rows);
+}
+
+#define EACH_NUMBER_OF_ROWS CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+
+/* Rows shared out evenly, so that no tile of one row is left at the end. */
+#define FOR_EACH_TILE(rows)                                                                                            \
+    for (Size row = 0, left = ((rows) + TILE_ROWS - 1) / TILE_ROWS, some; left > 0; row += some, left--)               \
+        if ((some = ((rows)-row + left - 1) / left), 1)
+
+/* Columns of a matrix in panels of TILE_COLUMNS, each [inner, TILE_COLUMNS]: so many floats. */
+#define PANELS(inner, columns) (((columns) + TILE_COLUMNS - 1) / TILE_COLUMNS * TILE_COLUMNS * (inner))
+
+/* b[k·inner_step + j·column_step] → panels. */
+INLINE void pack(const float *restrict b, Size inner_step, Size column_step, float *restrict panels, Size inner,
+                 Size columns) {
+    for (Size j = 0; j < columns; j += TILE_COLUMNS, panels += inner * TILE_COLUMNS)
+        if (column_step == 1)
+            for (Size k = 0; k < inner; k++)
+                memcpy(panels + k * TILE_COLUMNS, b + k * inner_step + j,
+                       SMALLER(TILE_COLUMNS, columns - j) * sizeof(float));
+        else
+            for (Size k = 0; k < inner; k++)
+                for (Size q = 0; q < SMALLER(TILE_COLUMNS, columns - j); q++)
+                    panels[k * TILE_COLUMNS + q] = b[k * inner_step + (j + q) * column_step];
+}
+
+/* c = a·b: [rows, inner]·[inner, columns], b in panels. */
+EXPORT void times(const float *a, const float *panels, float *c, Size rows, Size inner, Size columns) {
+    FOR_EACH_TILE(rows)
+        for (Size j = 0; j < columns; j += TILE_COLUMNS)
+            switch (some) {
+#define CASE(n)                                                                                                        \
+    case n:                                                                                                            \
+        tiles(a + row * inner, inner, 1, panels + j * inner, TILE_COLUMNS, c + row * columns + j, columns,             \
+              SMALLER(TILE_COLUMNS, columns - j), inner, 0, n);                                                        \
+        break;
+                EACH_NUMBER_OF_ROWS
+#undef CASE
+            }
+}
+
+/* c += aᵀ·b: [rows, m]ᵀ·[rows, columns], so few rows at a time that they stay in the first cache. */
+EXPORT void add_transposed_times(const float *a, const float *b, float *c, Size rows, Size m, Size columns) {
+    enum { ROWS = 64 };
+    for (Size inner; inner = SMALLER(ROWS, rows), inner > 0; rows -= inner, a += inner * m, b += inner * columns)
+        for (Size j = 0; j < columns; j += TILE_COLUMNS)
+            FOR_EACH_TILE(m)
+                switch (some) {
+#define CASE(n)                                                                                                        \
+    case n:                                                                                                            \
+        tiles(a + row, 1, m, b + j, columns, c + row * columns + j, columns, SMALLER(TILE_COLUMNS, columns - j),       \
+              inner, 1, n);                                                                                            \
+        break;
+                    EACH_NUMBER_OF_ROWS
+#undef CASE
+                }
+}
+
+INLINE void add_transpose(const float *restrict from, float *restrict to, Size rows, Size columns) {
+    for (Size i = 0; i < columns; i++)
+        for (Size j = 0; j < rows; j++) to[i * rows + j] += from[j * columns + i];
+}
+
 /* ---- GroupNorm, then min(max(·, low), high) ---- */
 
 INLINE void add_moments(const float *x, float *sums, float *squares, Size channels, const int rows) {
@@ -65,9 +174,7 @@ INLINE void add_moments(const float *x, float *sums, float *squares, Size channe
     }
 }
 
-INLINE void moments(const float *x, float *sums, float *squares, Size rows, Size channels) {
-    memset(sums, 0, channels * sizeof(float));
-    memset(squares, 0, channels * sizeof(float));
+EXPORT void add_all_moments(const float *x, float *sums, float *squares, Size rows, Size channels) {
     for (; rows >= 4; rows -= 4, x += 4 * channels) add_moments(x, sums, squares, channels, 4);
     for (; rows > 0; rows--, x += channels) add_moments(x, sums, squares, channels, 1);
 }
@@ -105,36 +212,49 @@ INLINE PerChannel take_per_channel(Workspace *workspace, Size channels) {
     return per;
 }
 
-/* One picture. statistics: [groups, (mean, 1/deviation)]. y may be x itself. */
-INLINE void norm(const float *x, const float *weight, const float *bias, float *y, float *statistics, PerChannel per,
-                 Size rows, Size channels, Size groups, double eps, float low, float high) {
-    Size width = channels / groups;
-    double count = (double)(width * rows);
-    float *scale = per.scale, *shift = per.shift;
-    moments(x, scale, shift, rows, channels);
-    for (Size g = 0; g < groups; g++, statistics += 2) {
+/* Those of the j-th of several pictures that were taken together. */
+INLINE PerChannel of_picture(PerChannel per, Size j, Size channels) {
+    Size skipped = j * channels;
+    return (PerChannel){per.scale + skipped, per.shift + skipped, per.by_x + skipped, per.by_one + skipped};
+}
+
+typedef struct {
+    const float *weight, *bias;
+    Size channels, groups, rows; /* of one picture */
+    float low, high;
+} Norm;
+
+INLINE void clear(float *sums, float *others, Size channels) {
+    memset(sums, 0, channels * sizeof(float));
+    memset(others, 0, channels * sizeof(float));
+}
+
+/* One picture, in steps, so that they can be taken while its rows are in the cache for another reason: `clear(scale,
+   shift)`, `add_all_moments` to them, then this, then `normalise`. statistics: [groups, (mean, 1/deviation)]. */
+INLINE void find_statistics(const Norm *norm, PerChannel per, float *statistics, double eps) {
+    Size width = norm->channels / norm->groups;
+    double count = (double)(width * norm->rows);
+    for (Size g = 0; g < norm->groups; g++, statistics += 2) {
         Size first = g * width, end = first + width;
         float sum = 0, square = 0;
         _Pragma("omp simd reduction(+ : sum, square)") for (Size c = first; c < end; c++) {
-            sum += scale[c];
-            square += shift[c];
+            sum += per.scale[c];
+            square += per.shift[c];
         }
         double variance = square / count - (sum / count) * (sum / count);
         statistics[0] = (float)(sum / count);
         statistics[1] = (float)(1 / sqrt((variance < 0 ? 0 : variance) + eps));
-        scale_and_shift(statistics, weight, bias, scale, shift, first, end);
     }
-    normalise(x, scale, shift, y, rows, channels, low, high);
 }
 
-/* The same y again, from the statistics. */
-INLINE void norm_again(const float *x, const float *weight, const float *bias, float *y, const float *statistics,
-                       PerChannel per, Size rows, Size channels, Size groups, float low, float high) {
-    Size width = channels / groups;
-    float *scale = per.scale, *shift = per.shift;
-    for (Size g = 0; g < groups; g++)
-        scale_and_shift(statistics + 2 * g, weight, bias, scale, shift, g * width, (g + 1) * width);
-    normalise(x, scale, shift, y, rows, channels, low, high);
+INLINE void find_scale_and_shift(const Norm *norm, PerChannel per, const float *statistics) {
+    Size width = norm->channels / norm->groups;
+    for (Size g = 0; g < norm->groups; g++)
+        scale_and_shift(statistics + 2 * g, norm->weight, norm->bias, per.scale, per.shift, g * width, (g + 1) * width);
+}
+
+EXPORT void normalise_rows(const Norm *norm, PerChannel per, const float *x, float *y, Size rows) {
+    normalise(x, per.scale, per.shift, y, rows, norm->channels, norm->low, norm->high);
 }
 
 /* What the activation lets through of dy. The value is computed as `normalise` does, so that the two always agree. */
@@ -158,27 +278,27 @@ INLINE void add_passed(const float *dy, const float *x, const float *scale, cons
     }
 }
 
-/* One picture. Puts the input's gradient in dy's place; adds to dweight and dbias. */
-INLINE void norm_backward(float *dy, const float *x, const float *weight, const float *bias, const float *statistics,
-                          float *dweight, float *dbias, PerChannel per, Size rows, Size channels, Size groups,
-                          float low, float high) {
-    Size width = channels / groups, row;
-    double count = (double)(width * rows);
-    float *scale = per.scale, *shift = per.shift, *by_x = per.by_x, *by_one = per.by_one;
-    for (Size g = 0; g < groups; g++)
-        scale_and_shift(statistics + 2 * g, weight, bias, scale, shift, g * width, (g + 1) * width);
-    memset(by_x, 0, channels * sizeof(float));
-    memset(by_one, 0, channels * sizeof(float));
-    for (row = 0; row + 4 <= rows; row += 4)
-        add_passed(dy + row * channels, x + row * channels, scale, shift, by_x, by_one, channels, low, high, 4);
-    for (; row < rows; row++)
-        add_passed(dy + row * channels, x + row * channels, scale, shift, by_x, by_one, channels, low, high, 1);
-    for (Size g = 0; g < groups; g++) {
+/* Backward, one picture, in steps too: `find_scale_and_shift`, `clear(by_x, by_one)`, this for all rows, then
+   `find_slopes`, then `put_slopes`. */
+EXPORT void add_all_passed(const Norm *norm, PerChannel per, const float *dy, const float *x, Size rows) {
+    Size channels = norm->channels;
+    for (; rows >= 4; rows -= 4, dy += 4 * channels, x += 4 * channels)
+        add_passed(dy, x, per.scale, per.shift, per.by_x, per.by_one, channels, norm->low, norm->high, 4);
+    for (; rows > 0; rows--, dy += channels, x += channels)
+        add_passed(dy, x, per.scale, per.shift, per.by_x, per.by_one, channels, norm->low, norm->high, 1);
+}
+
+/* Adds to dweight and dbias. */
+INLINE void find_slopes(const Norm *norm, PerChannel per, const float *statistics, float *dweight, float *dbias) {
+    Size width = norm->channels / norm->groups;
+    double count = (double)(width * norm->rows);
+    float *by_x = per.by_x, *by_one = per.by_one;
+    for (Size g = 0; g < norm->groups; g++) {
         Size first = g * width, end = first + width;
         float mean = statistics[2 * g], rstd = statistics[2 * g + 1], product = 0, sum = 0;
         _Pragma("omp simd reduction(+ : product, sum)") for (Size c = first; c < end; c++) {
-            product += weight[c] * by_x[c];
-            sum += weight[c] * by_one[c];
+            product += norm->weight[c] * by_x[c];
+            sum += norm->weight[c] * by_one[c];
             dweight[c] += (by_x[c] - mean * by_one[c]) * rstd;
             dbias[c] += by_one[c];
         }
@@ -186,9 +306,35 @@ INLINE void norm_backward(float *dy, const float *x, const float *weight, const 
         float of_x = (float)slope, of_one = (float)(-slope * mean - (double)sum * rstd / count);
         SIMD for (Size c = first; c < end; c++) by_x[c] = of_x, by_one[c] = of_one;
     }
-    for (row = 0; row < rows; row++, dy += channels, x += channels)
+}
+
+/* The input's gradient; dx may be dy itself. */
+EXPORT void put_slopes(const Norm *norm, PerChannel per, const float *dy, const float *x, float *dx, Size rows) {
+    Size channels = norm->channels;
+    float low = norm->low, high = norm->high;
+    const float *scale = per.scale, *shift = per.shift, *by_x = per.by_x, *by_one = per.by_one;
+    for (; rows > 0; rows--, dy += channels, x += channels, dx += channels)
         SIMD for (Size c = 0; c < channels; c++)
-            dy[c] = scale[c] * passed(dy[c], x[c], scale[c], shift[c], low, high) + (by_x[c] * x[c] + by_one[c]);
+            dx[c] = scale[c] * passed(dy[c], x[c], scale[c], shift[c], low, high) + (by_x[c] * x[c] + by_one[c]);
+}
+
+/* One picture at once. y may be x itself. */
+INLINE void norm_picture(const Norm *norm, PerChannel per, const float *x, float *y, float *statistics, double eps) {
+    clear(per.scale, per.shift, norm->channels);
+    add_all_moments(x, per.scale, per.shift, norm->rows, norm->channels);
+    find_statistics(norm, per, statistics, eps);
+    find_scale_and_shift(norm, per, statistics);
+    normalise_rows(norm, per, x, y, norm->rows);
+}
+
+/* Puts the input's gradient in dy's place; adds to dweight and dbias. */
+INLINE void norm_picture_backward(const Norm *norm, PerChannel per, float *dy, const float *x, const float *statistics,
+                                  float *dweight, float *dbias) {
+    find_scale_and_shift(norm, per, statistics);
+    clear(per.by_x, per.by_one, norm->channels);
+    add_all_passed(norm, per, dy, x, norm->rows);
+    find_slopes(norm, per, statistics, dweight, dbias);
+    put_slopes(norm, per, dy, x, dy, norm->rows);
 }
 
 Size group_norm_workspace(Size channels) {
@@ -202,9 +348,9 @@ EXPORT void group_norm(const float *x, const float *weight, const float *bias, f
                        float high) {
     Workspace workspace = {memory, 0};
     PerChannel per = take_per_channel(&workspace, channels);
+    Norm norm = {weight, bias, channels, groups, rows, low, high};
     for (Size i = 0, map = rows * channels; i < n; i++)
-        norm(x + i * map, weight, bias, y + i * map, statistics + i * 2 * groups, per, rows, channels, groups, eps, low,
-             high);
+        norm_picture(&norm, per, x + i * map, y + i * map, statistics + i * 2 * groups, eps);
 }
 
 EXPORT void group_norm_backward(float *dy, const float *x, const float *weight, const float *bias,
@@ -212,68 +358,15 @@ EXPORT void group_norm_backward(float *dy, const float *x, const float *weight, 
                                 Size rows, Size channels, Size groups, float low, float high) {
     Workspace workspace = {memory, 0};
     PerChannel per = take_per_channel(&workspace, channels);
+    Norm norm = {weight, bias, channels, groups, rows, low, high};
     for (Size i = 0, map = rows * channels; i < n; i++)
-        norm_backward(dy + i * map, x + i * map, weight, bias, statistics + i * 2 * groups, dweight, dbias, per, rows,
-                      channels, groups, low, high);
+        norm_picture_backward(&norm, per, dy + i * map, x + i * map, statistics + i * 2 * groups, dweight, dbias);
 }
 
 /* ---- 3×3 windows: tap (ky, kx) of output (oy, ox) meets input (oy·stride + ky − 1, ox·stride + kx − 1) ---- */
 
-typedef struct {
-    int count;
-    const float *a[9], *b[9];
-} Pairs; /* of rows of channels: what is to be multiplied and summed */
-
-INLINE void push(Pairs *pairs, const float *a, const float *b) {
-    pairs->a[pairs->count] = a;
-    pairs->b[pairs->count++] = b;
-}
-
-INLINE void sum_products(const Pairs *pairs, float *y, Size channels, const int add, const int count) {
-    const float *a[9], *b[9];
-    for (int k = 0; k < count; k++) a[k] = pairs->a[k], b[k] = pairs->b[k];
-    SIMD for (Size c = 0; c < channels; c++) {
-        float sum = add ? y[c] : 0;
-        for (int k = 0; k < count; k++) sum += a[k][c] * b[k][c];
-        y[c] = sum;
-    }
-}
-
-/* y = Σ a·b, or y + Σ a·b; the compiler unrolls each count. */
-INLINE void flush(Pairs *pairs, float *y, Size channels, const int add) {
-    switch (pairs->count) {
-    case 0: /* an input that no output sees, with strides above two */
-        if (!add) memset(y, 0, channels * sizeof(float));
-        break;
-#define CASE(k)                                                                                                        \
-    case k:                                                                                                            \
-        sum_products(pairs, y, channels, add, k);                                                                      \
-        break;
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9)
-    }
-    pairs->count = 0;
-}
-
 /* How many outputs there are along a side. */
 #define OUTPUTS(size) (((size)-1) / stride + 1)
-#define SMALLER(a, b) ((a) < (b) ? (a) : (b))
-#define LARGER(a, b) ((a) > (b) ? (a) : (b))
-
-/* Of the three taps along a side, those from FIRST to before END meet an input that is there. */
-#define FIRST(o) ((o) == 0)
-#define END(o, size) SMALLER(3, (size) + 1 - (o)*stride)
-
-#define FOR_EACH_OUTPUT                                                                                                \
-    for (Size oy = 0; oy < OUTPUTS(height); oy++)                                                                      \
-        for (Size ox = 0; ox < OUTPUTS(width); ox++)
-#define FOR_EACH_TAP_INSIDE                                                                                            \
-    for (Size ky = FIRST(oy); ky < END(oy, height); ky++)                                                              \
-        for (Size kx = FIRST(ox); kx < END(ox, width); kx++)
-#define TAP ((ky * 3 + kx) * channels)
-#define INPUT (((oy * stride + ky - 1) * width + ox * stride + kx - 1) * channels)
-#define OUTPUT ((oy * OUTPUTS(width) + ox) * channels)
-#define MAP_IN (height * width * channels)
-#define MAP_OUT (OUTPUTS(height) * OUTPUTS(width) * channels)
 
 /* kernel: [channels, 9] as PyTorch keeps it → [9, channels]. */
 INLINE void taps_first(const float *restrict kernel, float *restrict taps, Size channels) {
@@ -281,117 +374,162 @@ INLINE void taps_first(const float *restrict kernel, float *restrict taps, Size 
         for (Size tap = 0; tap < 9; tap++) taps[tap * channels + c] = kernel[c * 9 + tap];
 }
 
-/* One picture. */
-INLINE void filter(const float *x, const float *taps, float *y, Size height, Size width, Size channels, Size stride) {
-    Pairs pairs = {0};
-    FOR_EACH_OUTPUT {
-        FOR_EACH_TAP_INSIDE push(&pairs, x + INPUT, taps + TAP);
-        flush(&pairs, y + OUTPUT, channels, 0);
-    }
-}
+/* ---- Depthwise convolution, row by row: few rows are ever needed at once, and those stay in the cache ---- */
 
-/* The first output along a side that sees input i, and the one after the last. */
-#define SEEN_FROM(i) (((i) + stride - 1 - ((i) > 0)) / stride)
-#define SEEN_TO(i, size) SMALLER(((i) + 1) / stride + 1, OUTPUTS(size))
-
-INLINE void gradient_of_inputs(const float *dy, const float *taps, float *dx, Size height, Size width, Size channels,
-                               Size stride) {
-    Pairs pairs = {0};
-    for (Size iy = 0; iy < height; iy++)
-        for (Size ix = 0; ix < width; ix++, dx += channels) {
-            for (Size oy = SEEN_FROM(iy); oy < SEEN_TO(iy, height); oy++)
-                for (Size ox = SEEN_FROM(ix); ox < SEEN_TO(ix, width); ox++) {
-                    Size ky = iy + 1 - oy * stride, kx = ix + 1 - ox * stride;
-                    push(&pairs, dy + OUTPUT, taps + TAP);
-                }
-            flush(&pairs, dx, channels, 0);
-        }
-}
-
-INLINE void add_gradient_of_taps(const float *dy, const float *x, float *dtaps, Size height, Size width, Size channels,
-                                 Size stride) {
-    Pairs pairs = {0};
-    for (Size ky = 0; ky < 3; ky++)
-        for (Size kx = 0; kx < 3; kx++) {
-            for (Size oy = ky == 0; oy < SMALLER((height - ky + stride) / stride, OUTPUTS(height)); oy++)
-                for (Size ox = kx == 0; ox < SMALLER((width - kx + stride) / stride, OUTPUTS(width)); ox++) {
-                    push(&pairs, dy + OUTPUT, x + INPUT);
-                    if (pairs.count == 8) flush(&pairs, dtaps + TAP, channels, 1);
-                }
-            flush(&pairs, dtaps + TAP, channels, 1);
-        }
-}
-
-INLINE void add_taps_last(const float *restrict dtaps, float *restrict dkernel, Size channels) {
-    for (Size c = 0; c < channels; c++)
-        for (Size tap = 0; tap < 9; tap++) dkernel[c * 9 + tap] += dtaps[tap * channels + c];
-}
-
+/* The latest rows of a map, with a column of zeros before and after. */
+enum { RING_ROWS = 3 };
 typedef struct {
-    float *taps, *dtaps; /* [9, channels] each; the second for backward only */
-} Taps;
+    float *rows;
+    Size width, channels, end; /* rows before `end` have been put in */
+} Ring;
 
-INLINE Taps take_taps(Workspace *workspace, Size channels) {
-    Taps both;
-    both.taps = take(workspace, 9 * channels);
-    both.dtaps = take(workspace, 9 * channels);
-    return both;
+#define RING(width, channels) (RING_ROWS * ((width) + 2) * (channels))
+
+INLINE float *ring_row(const Ring *ring, Size y) {
+    return ring->rows + y % RING_ROWS * (ring->width + 2) * ring->channels;
 }
 
-Size depthwise_workspace(Size channels) {
-    Workspace counted = {NULL, 0};
-    take_taps(&counted, channels);
-    return counted.used;
-}
-
-EXPORT void depthwise(const float *x, const float *kernel, float *y, float *memory, Size n, Size height, Size width,
-                      Size channels, Size stride) {
-    Workspace workspace = {memory, 0};
-    float *taps = take_taps(&workspace, channels).taps;
-    taps_first(kernel, taps, channels);
-    for (Size i = 0; i < n; i++) filter(x + i * MAP_IN, taps, y + i * MAP_OUT, height, width, channels, stride);
-}
-
-/* Adds to dkernel. */
-EXPORT void depthwise_backward(const float *dy, const float *x, const float *kernel, float *dx, float *dkernel,
-                               float *memory, Size n, Size height, Size width, Size channels, Size stride) {
-    Workspace workspace = {memory, 0};
-    Taps both = take_taps(&workspace, channels);
-    float *taps = both.taps, *dtaps = both.dtaps;
-    taps_first(kernel, taps, channels);
-    memset(dtaps, 0, 9 * channels * sizeof(float));
-    for (Size i = 0; i < n; i++, dy += MAP_OUT, x += MAP_IN, dx += MAP_IN) {
-        gradient_of_inputs(dy, taps, dx, height, width, channels, stride);
-        add_gradient_of_taps(dy, x, dtaps, height, width, channels, stride);
+INLINE Ring clear_ring(float *memory, Size width, Size channels) {
+    Ring ring = {memory, width, channels, 0};
+    for (Size y = 0; y < RING_ROWS; y++) {
+        memset(ring_row(&ring, y), 0, channels * sizeof(float));
+        memset(ring_row(&ring, y) + (width + 1) * channels, 0, channels * sizeof(float));
     }
-    add_taps_last(dtaps, dkernel, channels);
+    return ring;
+}
+
+/* Where the next row goes. */
+INLINE float *next_row(Ring *ring) { return ring_row(ring, ring->end++) + ring->channels; }
+
+/* Up to nine taps, each with the first of the positions that it meets; positions are `step` apart. */
+typedef struct {
+    int count;
+    const float *map[9], *taps[9];
+    float *dtaps[9]; /* for backward only */
+} Pairs;
+
+/* y = Σ map·tap at `positions` positions at once, for the channels of a T. */
+#define DEFINE_SUM(name, T)                                                                                            \
+    INLINE void name(const Pairs *pairs, Size c, Size step, float *y, Size y_step, const int count,                    \
+                     const int positions) {                                                                            \
+        T sums[4];                                                                                                     \
+        UNROLL for (int m = 0; m < positions; m++) sums[m] = (T){0};                                                   \
+        UNROLL for (int k = 0; k < count; k++) {                                                                       \
+            T tap = *(const T *)(pairs->taps[k] + c);                                                                  \
+            const float *map = pairs->map[k] + c;                                                                      \
+            UNROLL for (int m = 0; m < positions; m++) sums[m] += *(const T *)(map + m * step) * tap;                  \
+        }                                                                                                              \
+        UNROLL for (int m = 0; m < positions; m++) *(T *)(y + c + m * y_step) = sums[m];                               \
+    }
+DEFINE_SUM(sum_vectors, Vector)
+DEFINE_SUM(sum_singles, float)
+
+/* dtap += Σ map·x over the positions. */
+#define DEFINE_CORRELATION(name, T)                                                                                    \
+    INLINE void name(const Pairs *pairs, Size c, Size step, const float *x, Size x_step, const int count,              \
+                     Size positions) {                                                                                 \
+        T sums[9];                                                                                                     \
+        const float *map[9];                                                                                           \
+        UNROLL for (int k = 0; k < count; k++) sums[k] = *(const T *)(pairs->dtaps[k] + c), map[k] = pairs->map[k] + c; \
+        for (Size m = 0; m < positions; m++) {                                                                         \
+            T value = *(const T *)(x + c + m * x_step);                                                                \
+            UNROLL for (int k = 0; k < count; k++) sums[k] += *(const T *)(map[k] + m * step) * value;                 \
+        }                                                                                                              \
+        UNROLL for (int k = 0; k < count; k++) *(T *)(pairs->dtaps[k] + c) = sums[k];                                  \
+    }
+DEFINE_CORRELATION(correlate_vectors, Vector)
+DEFINE_CORRELATION(correlate_singles, float)
+
+#define FOR_EACH_CHANNEL(vectors, singles)                                                                             \
+    {                                                                                                                  \
+        Size c = 0;                                                                                                    \
+        for (; c + LANES <= channels; c += LANES) vectors;                                                             \
+        for (; c < channels; c++) singles;                                                                             \
+    }
+
+INLINE void move_on(Pairs *pairs, Size by) {
+    for (int k = 0; k < pairs->count; k++) pairs->map[k] += by;
+}
+
+/* A row of outputs, `y_step` apart. */
+INLINE void sum_row(Pairs pairs, Size step, float *y, Size y_step, Size positions, Size channels, const int count) {
+    for (; positions >= 4; positions -= 4, y += 4 * y_step, move_on(&pairs, 4 * step))
+        FOR_EACH_CHANNEL(sum_vectors(&pairs, c, step, y, y_step, count, 4),
+                         sum_singles(&pairs, c, step, y, y_step, count, 4))
+    for (; positions > 0; positions--, y += y_step, move_on(&pairs, step))
+        FOR_EACH_CHANNEL(sum_vectors(&pairs, c, step, y, y_step, count, 1),
+                         sum_singles(&pairs, c, step, y, y_step, count, 1))
+}
+
+INLINE void correlate_row(Pairs pairs, Size step, const float *x, Size x_step, Size positions, Size channels,
+                          const int count) {
+    enum { POSITIONS = 8 }; /* so few that they stay in the first cache from one vector of channels to the next */
+    for (Size some; some = SMALLER(POSITIONS, positions), some > 0;
+         positions -= some, x += some * x_step, move_on(&pairs, some * step))
+        FOR_EACH_CHANNEL(correlate_vectors(&pairs, c, step, x, x_step, count, some),
+                         correlate_singles(&pairs, c, step, x, x_step, count, some))
+}
+
+/* One, two or three taps each way; with a stride of two, inputs are met by one or two. */
+#define EACH_NUMBER_OF_PAIRS CASE(1) CASE(2) CASE(3) CASE(4) CASE(6) CASE(9)
+
+/* Row oy of outputs, from the ring of inputs. */
+EXPORT void filter_row(const Ring *inputs, const float *taps, float *y, Size oy, Size height, Size stride) {
+    Size channels = inputs->channels, width = inputs->width;
+    Pairs pairs = {0};
+    for (Size ky = 0; ky < 3; ky++) {
+        Size iy = oy * stride + ky - 1;
+        for (Size kx = 0; iy >= 0 && iy < height && kx < 3; kx++, pairs.count++) {
+            pairs.map[pairs.count] = ring_row(inputs, iy) + kx * channels;
+            pairs.taps[pairs.count] = taps + (ky * 3 + kx) * channels;
+        }
+    }
+    switch (pairs.count) {
+#define CASE(n)                                                                                                        \
+    case n:                                                                                                            \
+        sum_row(pairs, stride * channels, y, channels, OUTPUTS(width), channels, n);                                   \
+        break;
+        CASE(3) CASE(6) CASE(9)
+#undef CASE
+    }
+}
+
+/* Row iy of the inputs' gradient, from the ring of the outputs'; and what it adds to the taps'. `x`: the inputs. */
+EXPORT void filter_row_backward(const Ring *doutputs, const float *taps, const float *x, float *dx, float *dtaps,
+                                Size iy, Size height, Size width, Size stride) {
+    Size channels = doutputs->channels;
+    for (Size phase = 0; phase < SMALLER(stride, width); phase++) { /* inputs that meet the same columns of taps */
+        Size positions = (width - phase - 1) / stride + 1, step = stride * channels;
+        Pairs pairs = {0};
+        for (Size ky = 0; ky < 3; ky++)
+            for (Size kx = 0; kx < 3; kx++) {
+                Size oy = iy + 1 - ky, ox = phase + 1 - kx;
+                if (oy < 0 || oy % stride || ox % stride || oy / stride >= OUTPUTS(height)) continue;
+                pairs.map[pairs.count] = ring_row(doutputs, oy / stride) + (ox / stride + 1) * channels;
+                pairs.taps[pairs.count] = taps + (ky * 3 + kx) * channels;
+                pairs.dtaps[pairs.count++] = dtaps + (ky * 3 + kx) * channels;
+            }
+        const float *from = x + phase * channels;
+        float *to = dx + phase * channels;
+        switch (pairs.count) {
+        case 0: /* inputs that no output sees, with strides above two */
+            for (Size m = 0; m < positions; m++) memset(to + m * step, 0, channels * sizeof(float));
+            break;
+#define CASE(n)                                                                                                        \
+    case n:                                                                                                            \
+        sum_row(pairs, channels, to, step, positions, channels, n);                                                    \
+        correlate_row(pairs, channels, from, step, positions, channels, n);                                            \
+        break;
+            EACH_NUMBER_OF_PAIRS
+#undef CASE
+        }
+    }
 }
 
 /* ---- MobileNetV2's inverted residual: widen, filter, narrow, add the input ---- */
 
-/* BLAS's own, as Fortran calls it. */
-typedef void Sgemm(const char *, const char *, const void *, const void *, const void *, const float *, const float *,
-                   const void *, const float *, const void *, const float *, float *, const void *);
-
-enum { AS_IT_IS = 'N', TRANSPOSED = 'T' };
-
-/* c = a·b + beta·c for matrices that lie row by row, [rows, inner]·[inner, columns], or transposed. */
-INLINE void product(Sgemm *sgemm, const float *a, char a_lies, const float *b, char b_lies, float *c, Size rows,
-                    Size inner, Size columns, float beta) {
-    /* Fortran reads rows as columns: it computes cᵀ = bᵀ·aᵀ. Eight bytes each, for builds of BLAS that read so many. */
-    Size b_step = b_lies == AS_IT_IS ? columns : inner, a_step = a_lies == AS_IT_IS ? inner : rows;
-    float one = 1;
-    sgemm(&b_lies, &a_lies, &columns, &rows, &inner, &one, b, &b_step, a, &a_step, &beta, c, &columns);
-}
-
-/* For `library.py` to try whether `sgemm` is what it should be. */
-void multiply(Sgemm *sgemm, const float *a, char a_lies, const float *b, char b_lies, float *c, Size rows, Size inner,
-              Size columns, float beta) {
-    product(sgemm, a, a_lies, b, b_lies, c, rows, inner, columns, beta);
-}
-
 typedef struct {
-    float *widen, *widened_weight, *widened_bias; /* [hidden, inputs], and GroupNorm's */
+    float *widen, *widened_weight, *widened_bias; /* [hidden, inputs], and GroupNorm's; NULL: the input is filtered */
     float *kernel, *filtered_weight, *filtered_bias;
     float *narrow, *narrowed_weight, *narrowed_bias; /* [outputs, hidden], and GroupNorm's */
 } Parameters; /* or their gradients */
@@ -404,15 +542,33 @@ typedef struct {
 typedef struct {
     Size n, height, width, inputs, hidden, outputs, stride, groups;
     Size together; /* so many pictures at once, that their maps stay in the cache from one layer to the next */
+    Size widens;   /* whether there is a layer that widens */
 } Shape;
 
 #define UNUSED __attribute__((unused))
 #define SHAPE                                                                                                          \
     UNUSED Size height = shape->height, width = shape->width, stride = shape->stride, groups = shape->groups;          \
-    UNUSED Size inputs = shape->inputs, channels = shape->hidden, outputs = shape->outputs;                            \
+    UNUSED Size inputs = shape->inputs, channels = shape->hidden, outputs = shape->outputs, widens = shape->widens;    \
     UNUSED Size together = shape->together, in = height * width, out = OUTPUTS(height) * OUTPUTS(width);
+#define NORMS                                                                                                          \
+    UNUSED Norm widened_norm = {p->widened_weight, p->widened_bias, channels, groups, in, 0, 6};                       \
+    UNUSED Norm filtered_norm = {p->filtered_weight, p->filtered_bias, channels, groups, out, 0, 6};                   \
+    UNUSED Norm narrowed_norm = {p->narrowed_weight, p->narrowed_bias, outputs, groups, out, -INFINITY, INFINITY};
 #define FOR_EACH_CHUNK for (Size i = 0, some; some = SMALLER(together, shape->n - i), some > 0; i += some)
 #define STATISTICS(name) (maps->name##_statistics + (i + j) * 2 * groups)
+
+/* The rows of a chunk's maps of `size` rows each, all at once if the chunk is of several pictures (they fit into the
+   cache), else a piece at a time: a product of matrices, and what comes before and after it, while they are there. */
+enum { PIECE = 64 };
+#define ROWS_AT_ONCE(size) (together > 1 ? together * (size) : SMALLER(PIECE, size))
+#define FOR_EACH_PIECE(size)                                                                                           \
+    for (Size first = 0, rows; rows = SMALLER(ROWS_AT_ONCE(size), some * (size)-first), rows > 0; first += rows)
+/* The part of a piece that belongs to picture j of the chunk. */
+#define FOR_EACH_PART(size)                                                                                            \
+    for (Size j = first / (size), at = first, part;                                                                    \
+         part = SMALLER((j + 1) * (size), first + rows) - at, part > 0; at += part, j++)
+#define BEGINS(size) (at % (size) == 0)
+#define ENDS(size) ((at + part) % (size) == 0)
 
 /* The chunk's pictures side by side. With stochastic depth, only n of a batch take part: those in `pictures`. */
 #define PICTURE (pictures ? pictures[i + j] : i + j)
@@ -427,7 +583,7 @@ INLINE Maps take_maps(Workspace *workspace, const Shape *shape, int keep) {
     SHAPE
     Size kept = keep ? shape->n : together;
     Maps maps;
-    maps.widened = take(workspace, kept * in * channels);
+    maps.widened = take(workspace, widens ? kept * in * channels : 0);
     maps.filtered = take(workspace, kept * out * channels);
     maps.narrowed = take(workspace, kept * out * outputs);
     maps.widened_statistics = take(workspace, shape->n * 2 * groups);
@@ -443,8 +599,7 @@ Size inverted_residual_maps(const Shape *shape, int keep) {
 }
 
 typedef struct {
-    float *gathered, *active, *normed; /* of `together` pictures the first two, of one the third */
-    Taps taps;
+    float *gathered, *active, *ring, *taps, *widen, *narrow; /* the last two in panels */
     PerChannel per;
 } Parts;
 
@@ -452,9 +607,11 @@ INLINE Parts take_parts(Workspace *workspace, const Shape *shape) {
     SHAPE
     Parts parts;
     parts.gathered = take(workspace, together * in * inputs);
-    parts.active = take(workspace, together * out * channels);
-    parts.normed = take(workspace, in * channels);
-    parts.taps = take_taps(workspace, channels);
+    parts.active = take(workspace, ROWS_AT_ONCE(out) * channels);
+    parts.ring = take(workspace, RING(width, channels));
+    parts.taps = take(workspace, 9 * channels);
+    parts.widen = take(workspace, widens ? PANELS(inputs, channels) : 0);
+    parts.narrow = take(workspace, PANELS(channels, outputs));
     parts.per = take_per_channel(workspace, LARGER(channels, outputs));
     return parts;
 }
@@ -467,35 +624,60 @@ Size inverted_residual_workspace(const Shape *shape) {
 
 /* y = narrow(filter(widen(x))), each with its GroupNorm, the first two with ReLU6; as a residual y = x + factor·that.
    pictures: n indices, or NULL for all. */
-EXPORT void inverted_residual(Sgemm *sgemm, const Shape *shape, const Parameters *p, float *map_memory, const float *x,
+EXPORT void inverted_residual(const Shape *shape, const Parameters *p, float *map_memory, const float *x,
                               const Size *pictures, float *y, float *memory, double eps, float factor, int is_residual,
                               int keep) {
-    SHAPE
+    SHAPE NORMS
     Workspace map_space = {map_memory, 0}, workspace = {memory, 0};
     Maps own_maps = take_maps(&map_space, shape, keep), *maps = &own_maps;
     Parts parts = take_parts(&workspace, shape);
-    float *gathered = parts.gathered, *active = parts.active, *normed = parts.normed, *taps = parts.taps.taps;
-    PerChannel rest = parts.per;
-    taps_first(p->kernel, taps, channels);
+    PerChannel per = parts.per;
+    taps_first(p->kernel, parts.taps, channels);
+    if (widens) pack(p->widen, 1, inputs, parts.widen, inputs, channels);
+    pack(p->narrow, 1, channels, parts.narrow, channels, outputs);
     FOR_EACH_CHUNK {
         Size kept = keep ? i : 0;
         float *widened = maps->widened + kept * in * channels, *filtered = maps->filtered + kept * out * channels;
         float *narrowed = maps->narrowed + kept * out * outputs;
-        const float *xs = gather(x, pictures, gathered, i, some, in * inputs);
-        product(sgemm, xs, AS_IT_IS, p->widen, TRANSPOSED, widened, some * in, inputs, channels, 0);
-        for (Size j = 0; j < some; j++) {
-            norm(widened + j * in * channels, p->widened_weight, p->widened_bias, normed, STATISTICS(widened), rest, in,
-                 channels, groups, eps, 0, 6);
-            filter(normed, taps, filtered + j * out * channels, height, width, channels, stride);
-            norm(filtered + j * out * channels, p->filtered_weight, p->filtered_bias, active + j * out * channels,
-                 STATISTICS(filtered), rest, out, channels, groups, eps, 0, 6);
+        const float *xs = gather(x, pictures, parts.gathered, i, some, in * inputs);
+        if (widens) FOR_EACH_PIECE(in) {
+            times(xs + first * inputs, parts.widen, widened + first * channels, rows, inputs, channels);
+            FOR_EACH_PART(in) {
+                if (BEGINS(in)) clear(per.scale, per.shift, channels);
+                add_all_moments(widened + at * channels, per.scale, per.shift, part, channels);
+                if (ENDS(in)) find_statistics(&widened_norm, per, STATISTICS(widened), eps);
+            }
         }
-        product(sgemm, active, AS_IT_IS, p->narrow, TRANSPOSED, narrowed, some * out, channels, outputs, 0);
+        for (Size j = 0; j < some; j++) {
+            const float *from = (widens ? widened : xs) + j * in * channels;
+            float *to = filtered + j * out * channels;
+            Size row = width * channels, row_out = OUTPUTS(width) * channels;
+            Ring ring = clear_ring(parts.ring, width, channels);
+            if (widens) find_scale_and_shift(&widened_norm, per, STATISTICS(widened));
+            clear(per.by_x, per.by_one, channels);
+            for (Size oy = 0; oy < OUTPUTS(height); oy++, to += row_out) {
+                for (; ring.end < SMALLER(oy * stride + 2, height); from += row)
+                    if (widens)
+                        normalise_rows(&widened_norm, per, from, next_row(&ring), width);
+                    else
+                        memcpy(next_row(&ring), from, row * sizeof(float));
+                filter_row(&ring, parts.taps, to, oy, height, stride);
+                add_all_moments(to, per.by_x, per.by_one, OUTPUTS(width), channels);
+            }
+            find_statistics(&filtered_norm, (PerChannel){per.by_x, per.by_one, NULL, NULL}, STATISTICS(filtered), eps);
+        }
+        FOR_EACH_PIECE(out) {
+            FOR_EACH_PART(out) {
+                if (BEGINS(out)) find_scale_and_shift(&filtered_norm, per, STATISTICS(filtered));
+                normalise_rows(&filtered_norm, per, filtered + at * channels, parts.active + (at - first) * channels,
+                               part);
+            }
+            times(parts.active, parts.narrow, narrowed + first * outputs, rows, channels, outputs);
+        }
         for (Size j = 0, map = out * outputs; j < some; j++) {
             float *to = y + PICTURE * map;
             const float *from = xs + j * map;
-            norm(narrowed + j * map, p->narrowed_weight, p->narrowed_bias, to, STATISTICS(narrowed), rest, out, outputs,
-                 groups, eps, -INFINITY, INFINITY);
+            norm_picture(&narrowed_norm, per, narrowed + j * map, to, STATISTICS(narrowed), eps);
             if (is_residual) SIMD for (Size c = 0; c < map; c++) to[c] = from[c] + factor * to[c];
         }
     }
@@ -503,6 +685,8 @@ EXPORT void inverted_residual(Sgemm *sgemm, const Shape *shape, const Parameters
 
 typedef struct {
     float *dgathered, *dnarrowed, *dfiltered, *dwidened; /* of `together` pictures */
+    float *ring, *row, *dtaps, *dwiden;                  /* the last [inputs, hidden]: transposed */
+    PerChannel filtered, widened;                        /* of each of `together` pictures */
 } Gradients;
 
 INLINE Gradients take_gradients(Workspace *workspace, const Shape *shape) {
@@ -511,69 +695,121 @@ INLINE Gradients take_gradients(Workspace *workspace, const Shape *shape) {
     gradients.dgathered = take(workspace, together * in * inputs);
     gradients.dnarrowed = take(workspace, together * out * outputs);
     gradients.dfiltered = take(workspace, together * out * channels);
-    gradients.dwidened = take(workspace, together * in * channels);
+    gradients.dwidened = take(workspace, widens ? together * in * channels : 0);
+    gradients.ring = take(workspace, RING(OUTPUTS(width), channels));
+    gradients.row = take(workspace, width * channels);
+    gradients.dtaps = take(workspace, 9 * channels);
+    gradients.dwiden = take(workspace, widens ? inputs * channels : 0);
+    gradients.filtered = take_per_channel(workspace, together * channels);
+    gradients.widened = take_per_channel(workspace, together * channels);
     return gradients;
+}
+
+/* Panels of the other way round: [hidden, inputs] and [outputs, hidden] as they lie. */
+typedef struct {
+    float *gathered, *active, *taps, *widen, *narrow;
+    PerChannel per;
+} BackwardParts;
+
+INLINE BackwardParts take_backward_parts(Workspace *workspace, const Shape *shape) {
+    SHAPE
+    BackwardParts parts;
+    parts.gathered = take(workspace, together * in * inputs);
+    parts.active = take(workspace, ROWS_AT_ONCE(out) * channels);
+    parts.taps = take(workspace, 9 * channels);
+    parts.widen = take(workspace, widens ? PANELS(channels, inputs) : 0);
+    parts.narrow = take(workspace, PANELS(outputs, channels));
+    parts.per = take_per_channel(workspace, outputs);
+    return parts;
 }
 
 Size inverted_residual_backward_workspace(const Shape *shape) {
     Workspace counted = {NULL, 0};
-    take_parts(&counted, shape);
+    take_backward_parts(&counted, shape);
     take_gradients(&counted, shape);
     return counted.used;
 }
 
 /* Adds to the parameters' gradients, and, for a residual, to dy, which is dx; else dx is written. */
-EXPORT void inverted_residual_backward(Sgemm *sgemm, const Shape *shape, const Parameters *p, const Parameters *d,
-                                       float *map_memory, const float *x, const Size *pictures, const float *dy,
-                                       float *dx, float *memory, float factor, int is_residual) {
-    SHAPE
+EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, const Parameters *d, float *map_memory,
+                                       const float *x, const Size *pictures, const float *dy, float *dx, float *memory,
+                                       float factor, int is_residual) {
+    SHAPE NORMS
     Workspace map_space = {map_memory, 0}, workspace = {memory, 0};
     Maps own_maps = take_maps(&map_space, shape, 1), *maps = &own_maps;
-    Parts parts = take_parts(&workspace, shape);
-    Gradients gradients = take_gradients(&workspace, shape);
-    float *gathered = parts.gathered, *active = parts.active, *normed = parts.normed;
-    float *dgathered = gradients.dgathered, *dnarrowed = gradients.dnarrowed;
-    float *dfiltered = gradients.dfiltered, *dwidened = gradients.dwidened;
-    float *taps = parts.taps.taps, *dtaps = parts.taps.dtaps;
-    PerChannel rest = parts.per;
-    taps_first(p->kernel, taps, channels);
-    memset(dtaps, 0, 9 * channels * sizeof(float));
+    BackwardParts parts = take_backward_parts(&workspace, shape);
+    Gradients g = take_gradients(&workspace, shape);
+    taps_first(p->kernel, parts.taps, channels);
+    if (widens) pack(p->widen, inputs, 1, parts.widen, channels, inputs);
+    pack(p->narrow, channels, 1, parts.narrow, outputs, channels);
+    memset(g.dtaps, 0, 9 * channels * sizeof(float));
+    if (widens) memset(g.dwiden, 0, inputs * channels * sizeof(float));
     FOR_EACH_CHUNK {
-        const float *xs = gather(x, pictures, gathered, i, some, in * inputs);
+        const float *xs = gather(x, pictures, parts.gathered, i, some, in * inputs);
+        const float *widened = maps->widened + i * in * channels, *filtered = maps->filtered + i * out * channels;
         for (Size j = 0, map = out * outputs; j < some; j++) {
-            const float *from = dy + PICTURE * map, *filtered = maps->filtered + (i + j) * out * channels;
-            float *to = dnarrowed + j * map;
+            const float *from = dy + PICTURE * map;
+            float *to = g.dnarrowed + j * map;
             SIMD for (Size c = 0; c < map; c++) to[c] = factor * from[c];
-            norm_backward(to, maps->narrowed + (i + j) * map, p->narrowed_weight, p->narrowed_bias,
-                          STATISTICS(narrowed), d->narrowed_weight, d->narrowed_bias, rest, out, outputs, groups,
-                          -INFINITY, INFINITY);
-            norm_again(filtered, p->filtered_weight, p->filtered_bias, active + j * out * channels,
-                       STATISTICS(filtered), rest, out, channels, groups, 0, 6);
+            norm_picture_backward(&narrowed_norm, parts.per, to, maps->narrowed + (i + j) * map, STATISTICS(narrowed),
+                                  d->narrowed_weight, d->narrowed_bias);
         }
-        product(sgemm, dnarrowed, TRANSPOSED, active, AS_IT_IS, d->narrow, outputs, some * out, channels, 1);
-        product(sgemm, dnarrowed, AS_IT_IS, p->narrow, AS_IT_IS, dfiltered, some * out, outputs, channels, 0);
+        FOR_EACH_PIECE(out) {
+            FOR_EACH_PART(out) {
+                PerChannel per = of_picture(g.filtered, j, channels);
+                if (BEGINS(out)) find_scale_and_shift(&filtered_norm, per, STATISTICS(filtered));
+                normalise_rows(&filtered_norm, per, filtered + at * channels, parts.active + (at - first) * channels,
+                               part);
+            }
+            const float *dnarrowed = g.dnarrowed + first * outputs;
+            add_transposed_times(dnarrowed, parts.active, d->narrow, rows, outputs, channels);
+            times(dnarrowed, parts.narrow, g.dfiltered + first * channels, rows, outputs, channels);
+            FOR_EACH_PART(out) {
+                PerChannel per = of_picture(g.filtered, j, channels);
+                if (BEGINS(out)) clear(per.by_x, per.by_one, channels);
+                add_all_passed(&filtered_norm, per, g.dfiltered + at * channels, filtered + at * channels, part);
+                if (ENDS(out))
+                    find_slopes(&filtered_norm, per, STATISTICS(filtered), d->filtered_weight, d->filtered_bias);
+            }
+        }
         for (Size j = 0; j < some; j++) {
-            const float *widened = maps->widened + (i + j) * in * channels;
-            float *of_outputs = dfiltered + j * out * channels, *of_inputs = dwidened + j * in * channels;
-            norm_backward(of_outputs, maps->filtered + (i + j) * out * channels, p->filtered_weight, p->filtered_bias,
-                          STATISTICS(filtered), d->filtered_weight, d->filtered_bias, rest, out, channels, groups, 0,
-                          6);
-            gradient_of_inputs(of_outputs, taps, of_inputs, height, width, channels, stride);
-            norm_again(widened, p->widened_weight, p->widened_bias, normed, STATISTICS(widened), rest, in, channels,
-                       groups, 0, 6);
-            add_gradient_of_taps(of_outputs, normed, dtaps, height, width, channels, stride);
-            norm_backward(of_inputs, widened, p->widened_weight, p->widened_bias, STATISTICS(widened),
-                          d->widened_weight, d->widened_bias, rest, in, channels, groups, 0, 6);
+            PerChannel of_filtered = of_picture(g.filtered, j, channels);
+            PerChannel of_widened = of_picture(g.widened, j, channels);
+            Size row = width * channels, row_out = OUTPUTS(width) * channels;
+            const float *from = (widens ? widened : xs) + j * in * channels;
+            float *to = (widens ? g.dwidened : g.dgathered) + j * in * channels;
+            Ring ring = clear_ring(g.ring, OUTPUTS(width), channels);
+            if (widens) find_scale_and_shift(&widened_norm, of_widened, STATISTICS(widened));
+            clear(of_widened.by_x, of_widened.by_one, channels);
+            for (Size iy = 0; iy < height; iy++, from += row, to += row) {
+                while (ring.end < SMALLER((iy + 1) / stride + 1, OUTPUTS(height))) {
+                    Size at = j * out * channels + ring.end * row_out;
+                    put_slopes(&filtered_norm, of_filtered, g.dfiltered + at, filtered + at, next_row(&ring),
+                               OUTPUTS(width));
+                }
+                if (widens) normalise_rows(&widened_norm, of_widened, from, g.row, width);
+                filter_row_backward(&ring, parts.taps, widens ? g.row : from, to, g.dtaps, iy, height, width, stride);
+                if (widens) add_all_passed(&widened_norm, of_widened, to, from, width);
+            }
+            if (widens) find_slopes(&widened_norm, of_widened, STATISTICS(widened), d->widened_weight, d->widened_bias);
         }
-        product(sgemm, dwidened, TRANSPOSED, xs, AS_IT_IS, d->widen, channels, some * in, inputs, 1);
-        product(sgemm, dwidened, AS_IT_IS, p->widen, AS_IT_IS, dgathered, some * in, channels, inputs, 0);
+        if (widens) FOR_EACH_PIECE(in) {
+            float *dwidened = g.dwidened + first * channels;
+            FOR_EACH_PART(in) {
+                float *dy = g.dwidened + at * channels;
+                put_slopes(&widened_norm, of_picture(g.widened, j, channels), dy, widened + at * channels, dy, part);
+            }
+            add_transposed_times(xs + first * inputs, dwidened, g.dwiden, rows, inputs, channels);
+            times(dwidened, parts.widen, g.dgathered + first * inputs, rows, channels, inputs);
+        }
         for (Size j = 0, map = in * inputs; j < some; j++) {
             float *to = dx + PICTURE * map;
-            const float *from = dgathered + j * map;
+            const float *from = g.dgathered + j * map;
             SIMD for (Size c = 0; c < map; c++) to[c] = from[c] + (is_residual ? to[c] : 0);
         }
     }
-    add_taps_last(dtaps, d->kernel, channels);
+    add_transpose(g.dtaps, d->kernel, 9, channels);
+    if (widens) add_transpose(g.dwiden, d->widen, inputs, channels);
 }
 
 /* ---- SGD ---- */
@@ -591,22 +827,114 @@ EXPORT void sgd(float *theta, float *gradient, float *velocity, const float *sta
 
 /* ---- Windows of 3×3 side by side, so that a convolution is a product of matrices ---- */
 
-/* windows: [n, outputs, 9, channels], zero where the window leaves the map. */
-EXPORT void windows(const float *x, float *windows, Size n, Size height, Size width, Size channels, Size stride) {
-    if (n) memset(windows, 0, n * 9 * MAP_OUT * sizeof(float)); /* no pictures have no memory */
-    for (Size i = 0; i < n; i++, x += MAP_IN)
-        FOR_EACH_OUTPUT {
-            FOR_EACH_TAP_INSIDE memcpy(windows + TAP, x + INPUT, channels * sizeof(float));
-            windows += 9 * channels;
-        }
+#define MAP_IN (height * width * channels)
+
+/* For each output, and each row ky of its window: from its column `first` on, `inside` numbers lie on the map, side by
+   side, from `input` on. A column is of `channels` numbers. */
+#define FOR_EACH_ROW_OF_A_WINDOW                                                                                       \
+    for (Size oy = 0; oy < OUTPUTS(height); oy++)                                                                      \
+        for (Size ox = 0; ox < OUTPUTS(width); ox++)                                                                   \
+            for (Size ky = 0, iy = oy * stride - 1, first = ox == 0, end = SMALLER(3, width + 1 - ox * stride),        \
+                      input, inside;                                                                                   \
+                 inside = (iy >= 0 && iy < height ? end - first : 0) * channels,                                       \
+                      input = (iy * width + ox * stride + first - 1) * channels, ky < 3;                               \
+                 ky++, iy++)
+
+/* One picture's, [outputs, 9, channels], zero where a window leaves the map. */
+INLINE void windows(const float *x, float *windows, Size height, Size width, Size channels, Size stride) {
+    FOR_EACH_ROW_OF_A_WINDOW {
+        if (inside < 3 * channels) memset(windows, 0, 3 * channels * sizeof(float));
+        float *to = windows + first * channels;
+        SIMD for (Size c = 0; c < inside; c++) to[c] = x[input + c];
+        windows += 3 * channels;
+    }
 }
 
-EXPORT void windows_backward(const float *dwindows, float *dx, Size n, Size height, Size width, Size channels,
-                             Size stride) {
-    if (n) memset(dx, 0, n * MAP_IN * sizeof(float));
-    for (Size i = 0; i < n; i++, dx += MAP_IN)
-        FOR_EACH_OUTPUT {
-            FOR_EACH_TAP_INSIDE SIMD for (Size c = 0; c < channels; c++) dx[INPUT + c] += dwindows[TAP + c];
-            dwindows += 9 * channels;
-        }
+INLINE void windows_backward(const float *dwindows, float *dx, Size height, Size width, Size channels, Size stride) {
+    memset(dx, 0, MAP_IN * sizeof(float));
+    FOR_EACH_ROW_OF_A_WINDOW {
+        const float *from = dwindows + first * channels;
+        SIMD for (Size c = 0; c < inside; c++) dx[input + c] += from[c];
+        dwindows += 3 * channels;
+    }
+}
+
+typedef struct {
+    Size n, height, width, channels, outputs, stride;
+} Convolution;
+
+typedef struct {
+    float *kernel, *panels, *windows, *dwindows, *dkernel; /* the last two for backward only */
+    Size together; /* so many pictures at once, that their windows stay in the cache */
+} ConvolutionParts;
+
+#define CONVOLUTION                                                                                                    \
+    UNUSED Size height = conv->height, width = conv->width, stride = conv->stride;                                     \
+    UNUSED Size channels = conv->channels, outputs = conv->outputs, inner = 9 * channels;                              \
+    UNUSED Size out = OUTPUTS(height) * OUTPUTS(width);
+
+INLINE ConvolutionParts take_convolution(Workspace *workspace, const Convolution *conv) {
+    CONVOLUTION
+    enum { FLOATS = 65536 };
+    ConvolutionParts parts;
+    parts.together = LARGER(1, SMALLER(conv->n, FLOATS / (out * inner)));
+    parts.kernel = take(workspace, outputs * inner);
+    parts.panels = take(workspace, LARGER(PANELS(inner, outputs), PANELS(outputs, inner)));
+    parts.windows = take(workspace, parts.together * out * inner);
+    parts.dwindows = take(workspace, parts.together * out * inner);
+    parts.dkernel = take(workspace, inner * outputs);
+    return parts;
+}
+
+Size convolution_workspace(const Convolution *conv) {
+    Workspace counted = {NULL, 0};
+    take_convolution(&counted, conv);
+    return counted.used;
+}
+
+/* kernel: [outputs, channels, 3, 3] → [outputs, 9, channels]. */
+INLINE void sort_kernel(const float *kernel, float *sorted, Size outputs, Size channels) {
+    for (Size o = 0; o < outputs; o++) taps_first(kernel + o * 9 * channels, sorted + o * 9 * channels, channels);
+}
+
+#define FOR_EACH_CHUNK_OF(count)                                                                                       \
+    for (Size i = 0, some; some = SMALLER(parts.together, (count)-i), some > 0; i += some)
+
+/* Every window times one matrix. */
+EXPORT void convolution(const Convolution *conv, const float *x, const float *kernel, float *y, float *memory) {
+    CONVOLUTION
+    Workspace workspace = {memory, 0};
+    ConvolutionParts parts = take_convolution(&workspace, conv);
+    sort_kernel(kernel, parts.kernel, outputs, channels);
+    pack(parts.kernel, 1, inner, parts.panels, inner, outputs);
+    FOR_EACH_CHUNK_OF(conv->n) {
+        for (Size j = 0; j < some; j++)
+            windows(x + (i + j) * MAP_IN, parts.windows + j * out * inner, height, width, channels, stride);
+        times(parts.windows, parts.panels, y + i * out * outputs, some * out, inner, outputs);
+    }
+}
+
+/* Adds to dkernel; dx may be NULL. */
+EXPORT void convolution_backward(const Convolution *conv, const float *dy, const float *x, const float *kernel,
+                                 float *dx, float *dkernel, float *memory) {
+    CONVOLUTION
+    Workspace workspace = {memory, 0};
+    ConvolutionParts parts = take_convolution(&workspace, conv);
+    sort_kernel(kernel, parts.kernel, outputs, channels);
+    pack(parts.kernel, inner, 1, parts.panels, outputs, inner);
+    memset(parts.dkernel, 0, inner * outputs * sizeof(float));
+    FOR_EACH_CHUNK_OF(conv->n) {
+        const float *slopes = dy + i * out * outputs;
+        for (Size j = 0; j < some; j++)
+            windows(x + (i + j) * MAP_IN, parts.windows + j * out * inner, height, width, channels, stride);
+        add_transposed_times(parts.windows, slopes, parts.dkernel, some * out, inner, outputs);
+        if (!dx) continue;
+        times(slopes, parts.panels, parts.dwindows, some * out, outputs, inner);
+        for (Size j = 0; j < some; j++)
+            windows_backward(parts.dwindows + j * out * inner, dx + (i + j) * MAP_IN, height, width, channels, stride);
+    }
+    for (Size o = 0; o < outputs; o++) /* [9, channels, outputs] → [outputs, channels, 9] */
+        for (Size c = 0; c < channels; c++)
+            for (Size tap = 0; tap < 9; tap++)
+                dkernel[(o * channels + c) * 9 + tap] += parts.dkernel[(tap * channels + c) * outputs + o];
 }

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from feddiverse.models.layers import library, memory
-from feddiverse.models.layers.library import Shape
+from feddiverse.models.layers.library import Convolution, Shape
 from feddiverse.models.layers.tape import Tape, gradient_of
 from feddiverse.models.mobilenet import ConvNorm, InvertedResidual
 
@@ -61,48 +61,24 @@ def group_norm(
     return y
 
 
-def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
-    """A 3×3 convolution of each channel by itself, padded by one."""
-    channels, stride, weight = conv.in_channels, _stride_of_3x3(conv, conv.in_channels), conv.weight
-    x = _map(x, channels)
-    sizes, shape = (*x.shape, stride), (channels, 1, 3, 3)
-    kernel = _own("the convolution's weight", weight, shape)
-    workspace = memory.empty(library.C.depthwise_workspace(channels))
-    y = memory.empty(*_output_shape(x, stride), channels)
-    library.C.depthwise(x.data_ptr(), kernel.data_ptr(), y.data_ptr(), workspace.data_ptr(), *sizes)
-    if tape is not None:
-        out_shape = y.shape
-
-        def backward(dy: Tensor) -> Tensor:
-            dy = _gradient(dy, out_shape)
-            dx, dkernel = memory.empty_like(x), _own("the weight's gradient", gradient_of(weight), shape)
-            library.C.depthwise_backward(
-                dy.data_ptr(), x.data_ptr(), kernel.data_ptr(), dx.data_ptr(), dkernel.data_ptr(),
-                workspace.data_ptr(), *sizes,
-            )  # fmt: skip
-            return dx
-
-        tape.append(backward)
-    return y
-
-
 def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
-    """A block of MobileNetV2 that widens, a few pictures at a time, so that their maps stay in the cache.
+    """A block of MobileNetV2, a few pictures or rows at a time, so that their maps stay in the cache.
 
-    Pictures whose branch is dropped (stochastic depth) cost nothing. Needs `library.sgemm()`.
+    Pictures whose branch is dropped (stochastic depth) cost nothing.
     """
-    widen, filter_, narrow = units = [cast(ConvNorm, unit) for unit in block.branch]
+    units = [cast(ConvNorm, unit) for unit in block.branch]
+    *widen, filter_, narrow = units
     stride = _stride_of_3x3(filter_.conv, filter_.conv.in_channels)
-    inputs, hidden, outputs = widen.conv.in_channels, filter_.conv.in_channels, narrow.conv.out_channels
-    norm, is_residual, sgemm = narrow.norm, block.is_residual, library.sgemm()
+    hidden, outputs = filter_.conv.in_channels, narrow.conv.out_channels
+    inputs = widen[0].conv.in_channels if widen else hidden
+    norm, is_residual = narrow.norm, block.is_residual
     if (
-        any(unit.norm.num_groups != norm.num_groups or unit.norm.eps != norm.eps for unit in units)
-        or not (widen.act and filter_.act)
+        len(widen) > 1
+        or any(unit.norm.num_groups != norm.num_groups or unit.norm.eps != norm.eps for unit in units)
+        or not all(unit.act for unit in (*widen, filter_))
         or narrow.act
-        or widen.conv._parameters["bias"] is not None
-        or narrow.conv._parameters["bias"] is not None
+        or any(unit.conv._parameters["bias"] is not None for unit in (*widen, narrow))
         or (is_residual and (stride, inputs) != (1, outputs))
-        or sgemm is None
     ):
         raise ValueError(f"This is no block that widens, filters and narrows as MobileNetV2's do: {block}.")
     x = _map(x, inputs)
@@ -112,13 +88,13 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
     if (survivors := block.survivors(x)) is not None:
         pictures = survivors.nonzero()
         n, factor, where = len(pictures), 1 / (1 - block.drop), pictures.data_ptr()
-    together = min(n, max(1, FLOATS_TOGETHER // (height * width * hidden)))
-    shape = Shape(n, height, width, inputs, hidden, outputs, stride, norm.num_groups, together)
+    together = max(1, min(n, FLOATS_TOGETHER // (height * width * hidden)))
+    shape = Shape(n, height, width, inputs, hidden, outputs, stride, norm.num_groups, together, len(widen))
     sizes = [
         (hidden, inputs, 1, 1), (hidden,), (hidden,),
         (hidden, 1, 3, 3), (hidden,), (hidden,),
         (outputs, hidden, 1, 1), (outputs,), (outputs,),
-    ]  # fmt: skip
+    ][0 if widen else 3 :]  # fmt: skip
     parameters = [parameter for unit in units for parameter in _parameters_of(unit)]
     weights = [_own("the block's parameter", *pair) for pair in zip(parameters, sizes, strict=True)]
 
@@ -126,7 +102,7 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
     workspace = memory.empty(library.C.inverted_residual_workspace(shape))
     y = memory.empty(len(x), *out_sides, outputs) if pictures is None else memory.empty_like(x).copy_(x)
     library.C.inverted_residual(
-        sgemm, shape, _pointers(weights), maps.data_ptr(), x.data_ptr(), where, y.data_ptr(), workspace.data_ptr(),
+        shape, _pointers(weights), maps.data_ptr(), x.data_ptr(), where, y.data_ptr(), workspace.data_ptr(),
         norm.eps, factor, is_residual, tape is not None,
     )  # fmt: skip
     if tape is not None:
@@ -142,7 +118,7 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
             ]
             workspace = memory.empty(library.C.inverted_residual_backward_workspace(shape))
             library.C.inverted_residual_backward(
-                sgemm, shape, _pointers(weights), _pointers(gradients), maps.data_ptr(), x.data_ptr(), where,
+                shape, _pointers(weights), _pointers(gradients), maps.data_ptr(), x.data_ptr(), where,
                 dy.data_ptr(), dx.data_ptr(), workspace.data_ptr(), factor, is_residual,
             )  # fmt: skip
             return dx
@@ -153,24 +129,24 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
 
 def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     """A 3×3 convolution, padded by one, as a product of every window with one matrix."""
-    stride, channels, weight = _stride_of_3x3(conv, 1), conv.in_channels, conv.weight
+    stride, channels, outputs, weight = _stride_of_3x3(conv, 1), conv.in_channels, conv.out_channels, conv.weight
     x = _map(x, channels)
-    sizes, shape = (*x.shape, stride), _output_shape(x, stride)
-    kernel = weight.detach().permute(0, 2, 3, 1).flatten(1)  # [outputs, 9·channels]
-    windows = memory.empty(math.prod(shape), 9 * channels)
-    library.C.windows(x.data_ptr(), windows.data_ptr(), *sizes)
-    y = memory.empty(*shape, conv.out_channels)
-    torch.mm(windows, kernel.t(), out=y.view(-1, conv.out_channels))
+    n, height, width, _ = x.shape
+    sizes, shape = Convolution(n, height, width, channels, outputs, stride), (outputs, channels, 3, 3)
+    kernel = _own("the convolution's weight", weight, shape)
+    workspace = memory.empty(library.C.convolution_workspace(sizes))
+    y = memory.empty(*_output_shape(x, stride), outputs)
+    library.C.convolution(sizes, x.data_ptr(), kernel.data_ptr(), y.data_ptr(), workspace.data_ptr())
     if tape is not None:
         wants_gradient, out_shape = tape.wants_gradient, y.shape
 
         def backward(dy: Tensor) -> Tensor:
-            rows = _gradient(dy, out_shape).flatten(0, 2)
-            gradient_of(weight).add_(rows.t().mm(windows).view(-1, 3, 3, channels).permute(0, 3, 1, 2))
-            if not wants_gradient:
-                return dy
-            dx, dwindows = memory.empty_like(x), torch.mm(rows, kernel, out=memory.empty_like(windows))
-            library.C.windows_backward(dwindows.data_ptr(), dx.data_ptr(), *sizes)
+            dy = _gradient(dy, out_shape)
+            dx, dkernel = memory.empty_like(x), _own("the weight's gradient", gradient_of(weight), shape)
+            library.C.convolution_backward(
+                sizes, dy.data_ptr(), x.data_ptr(), kernel.data_ptr(), dx.data_ptr() if wants_gradient else None,
+                dkernel.data_ptr(), workspace.data_ptr(),
+            )  # fmt: skip
             return dx
 
         tape.append(backward)
@@ -218,8 +194,9 @@ def _own(what: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[c_void_p]:
-    """Where each starts, as a struct of pointers in C has it."""
-    return (c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
+    """Where each of a block's nine starts, as `Parameters` in C has them; a block that does not widen has only the last
+    six."""
+    return (c_void_p * 9)(*[None] * (9 - len(tensors)), *[tensor.data_ptr() for tensor in tensors])
 
 
 def _stride_of_3x3(conv: nn.Conv2d, groups: int) -> int:

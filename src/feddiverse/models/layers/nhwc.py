@@ -35,25 +35,30 @@ def pointwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
 def depthwise(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     """A 3×3 convolution of each channel by itself, padded by one."""
     height, width = x.shape[1:3]
-    stride = conv.stride[0]
     if height == width == 1:
         return _depthwise_1x1(x, conv, tape)
     if height == width == 2:
         return _depthwise_2x2(x, conv, tape)
-    maps, kernel, channels = x.permute(0, 3, 1, 2), conv.weight, x.shape[3]
+    return convolution(x, conv, tape)
+
+
+def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
+    """Any convolution, by PyTorch's own."""
+    maps, kernel, stride, padding, groups = x.permute(0, 3, 1, 2), conv.weight, conv.stride, conv.padding, conv.groups
     weight = kernel.detach()
     if tape is not None:
+        wants_gradient = tape.wants_gradient
 
         def backward(dy: Tensor) -> Tensor:
             dx, dw, _ = _aten.convolution_backward(
-                dy.permute(0, 3, 1, 2), maps, weight, None, [stride, stride], [1, 1], [1, 1], False, [0, 0], channels,
-                [True, True, False],
+                dy.permute(0, 3, 1, 2), maps, weight, None, stride, padding, [1, 1], False, [0, 0], groups,
+                [wants_gradient, True, False],
             )  # fmt: skip
             gradient_of(kernel).add_(dw)
-            return cast(Tensor, dx).permute(0, 2, 3, 1)
+            return cast(Tensor, dx).permute(0, 2, 3, 1) if wants_gradient else dy
 
         tape.append(backward)
-    return torch.conv2d(maps, weight, None, stride, 1, 1, channels).permute(0, 2, 3, 1)
+    return torch.conv2d(maps, weight, None, stride, padding, 1, groups).permute(0, 2, 3, 1)
 
 
 def _depthwise_1x1(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
