@@ -1,5 +1,6 @@
-"""`python -m benchmarks.fuzzing [CASES] [SEED] [FAMILY …]`: a table of all families of input, or of those named, and exit
-code 1 if there is a finding."""
+"""`python -m benchmarks.fuzzing [CASES] [SEED] [FAMILY …]`: a table of all families of input, or of those named.
+
+The exit code is 1 if there is a finding."""
 
 import sys
 import time
