@@ -193,6 +193,16 @@ def test_a_line_without_end_is_no_row(tmp_path: Path, monkeypatch: pytest.Monkey
         table.tally(tmp_path / "line.csv")
 
 
+def test_signs_that_no_text_has_are_in_no_table(tmp_path: Path) -> None:
+    (tmp_path / "nul.csv").write_bytes(b"client,class,attribute\n\0,a,b\n1,b,c\n")
+    with pytest.raises(UserError, match="is not a CSV"):
+        table.tally(tmp_path / "nul.csv")
+
+
+def test_an_unknown_key_beside_a_part_that_is_no_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Unknown key 'temperature'" in told(capsys, "run", "--set", "temperature=1", "--set", "selector=3")
+
+
 def test_a_small_file_with_a_huge_picture_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     Image.new("1", (9000, 9000)).save(tmp_path / "huge.png")
     assert (tmp_path / "huge.png").stat().st_size < 100_000

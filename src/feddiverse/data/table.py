@@ -371,8 +371,8 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _bounded(stream: IO[str]) -> Iterator[str]:
     while line := stream.readline(LONGEST_LINE):
-        if len(line) == LONGEST_LINE:
-            raise csv.Error("a line without end")
+        if len(line) == LONGEST_LINE or "\0" in line:
+            raise csv.Error("a line without end, or none of a text")
         yield line
 
 

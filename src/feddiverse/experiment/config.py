@@ -278,7 +278,8 @@ def _hint(name: str, keys: Mapping[str, Any]) -> str:
     """What an unknown key may have meant: a parameter of one of the parts, another word for a key, or one like it."""
     for part, kind in PARTS.items():
         try:
-            parameters = inspect.signature(registry.find(kind, keys[part])).parameters if part in keys else {}
+            named = isinstance(keys.get(part), str)
+            parameters = inspect.signature(registry.find(kind, keys[part])).parameters if named else {}
         except (UserError, TypeError, ValueError):  # what is wrong with the part is told when its key is looked at
             continue
         if name in parameters:
