@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,26 @@ class Run:
     def group_accuracies(self) -> list[float]:
         """At the end, of every group of `tested_groups`."""
         return self._by_group(self.result["groups"])
+
+    @cached_property
+    def by_estimate(self) -> "Run | None":
+        """The same run with its groups as they are read off test samples whose attributes nobody knows; None where
+        that was not done."""
+        found = self.result.get("estimated_groups")
+        if not found or self.result.get("worst_estimated_group_accuracy") is None:
+            return None
+
+        def estimated(record: dict[str, Any]) -> dict[str, Any]:
+            worst, groups = record.get("worst_estimated_group_accuracy"), record.get("estimated_groups")
+            return {**record, "worst_group_accuracy": worst, "groups": groups, "rebalanced": None}
+
+        names = [f"a{value}" for value in range(1 + max(group["attribute"] for group in found))]
+        return replace(
+            self,
+            result=estimated(self.result),
+            rounds=[estimated(record) for record in self.rounds],
+            federation={**self.federation, "attribute_names": names},
+        )
 
     @property
     def rebalanced(self) -> dict[str, Any] | None:

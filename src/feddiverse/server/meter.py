@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from feddiverse.messages import (
-    TOTAL,
     AdvertiseKeys,
     Counted,
     Engine,
@@ -104,11 +103,7 @@ class Meter:
         """One sentence for each kind of question that some clients left without a usable answer."""
         sentences = []
         for name, reasons in self._useless.items():
-            if TOTAL in reasons:
-                sentences.append(f"The secure sum of {name} is of no use: {reasons[TOTAL].rstrip('.')}.")
-            clients = sorted(reasons.keys() - {TOTAL})
-            if not clients:
-                continue
+            clients = sorted(reasons)
             named = ", ".join(map(str, clients[:MAX_NAMED])) + (", …" if len(clients) > MAX_NAMED else "")
             # A secure sum may have failed before the question itself was asked.
             asked = int(self._traffic[name]["messages"]) if name in self._traffic else len(clients)
