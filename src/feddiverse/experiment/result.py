@@ -149,7 +149,9 @@ class Result:
 
         rows = []
         for record in self.history:
-            flat = {key: value for key, value in record.items() if key not in ("groups", "traffic")}
+            flat = {key: value for key, value in record.items() if key not in ("groups", "traffic", "rebalanced")}
+            if solved := record.get("rebalanced"):
+                flat |= {f"rebalanced_{key}": solved[key] for key in ("accuracy", "worst_group_accuracy")}
             names = self.about["class_names"], self.about["attribute_names"]
             flat |= {f"group {_group(group, *names)}": group["accuracy"] for group in record["groups"] or []}
             rows.append(flat)
