@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse import seeding
+from feddiverse.errors import UserError
 from feddiverse.estimation.base import Estimator, Triplet
 from feddiverse.estimation.directions import Directions, Mixture, Scatter, find_directions, fit, num_features
 from feddiverse.estimation.plausible import (
@@ -25,7 +26,7 @@ from feddiverse.estimation.plausible import (
     trusted_scatter,
 )
 from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain, Reply
-from feddiverse.server.replies import TRIPLET, answers, check_triplet, triplet_in
+from feddiverse.server.replies import answers, triplet_in
 
 Floats = NDArray[np.float64]
 Reading = dict[str, NDArray[np.float32]]
@@ -34,6 +35,7 @@ Reading = dict[str, NDArray[np.float32]]
 REACH = 5.0  # standard deviations that the grid covers on either side
 MAX_CELLS = 4096
 MAX_BINS = 128
+MAX_ATTRIBUTES = 13  # values: two bins on each of twelve axes are all the cells there are
 WEAK = (
     1.6  # strength up to which clients are taken to differ by chance: shuffled real ones reach 1.4, others 2.4 and more
 )
@@ -62,6 +64,11 @@ class Consensus(Estimator):
         largest_share: float = 0.5,
     ) -> None:
         super().__init__()
+        if num_attributes > MAX_ATTRIBUTES:
+            raise UserError(
+                f"The consensus estimator tells at most {MAX_ATTRIBUTES} attribute values apart, not {num_attributes}:"
+                " set num_attributes to fewer."
+            )
         self.seed = seed
         self.num_classes = num_classes
         self.num_attributes = num_attributes
@@ -99,18 +106,15 @@ class Consensus(Estimator):
             **reading,  # type: ignore[arg-type]  # arrays only
         )
         found = {}
-        cells = reading["shares"].size if matrix else 0
         clients = {client: size for client, size in clients.items() if client not in self.refused}
 
         def check(reply: Reply) -> str | None:
-            if problem := check_triplet(reply):
-                return problem
             num_classes, num_attributes = reading["shares"].shape
             told = self._counts.get(reply.client), self._implied.get(reply.client)
             size = clients[reply.client]
             return self._refuse(reply, triplet_problem(triplet_in(reply), size, num_classes, num_attributes, *told))
 
-        for reply in answers(task, clients, ask, length=cells, metrics=TRIPLET, check=check):
+        for reply in answers(task, clients, ask, check=check):
             found[reply.client] = triplet_in(reply)
             if reply.vector is not None:
                 self.matrices = self.matrices or {}

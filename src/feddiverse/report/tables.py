@@ -1,5 +1,7 @@
 """The tables of a report: the paper's layout with ours beside it, every comparison in full, how clients were used."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from feddiverse.experiment import estimating
@@ -52,7 +54,10 @@ def all_tables(results: Results) -> list[Table]:
         return [estimators_table(compared, results.title, results.notes)]
     accuracy = [accuracy_table(results), comparison_table(results)] if len(results.summaries) > 1 else []
     marked = [*estimated_tables(results), *heads_tables(results)]
-    return [*accuracy, *marked, usage_table(results), *asked_tables(results)]
+    usage = usage_table(results)
+    if not accuracy:
+        usage = replace(usage, notes=(*usage.notes, *results.notes))
+    return [*accuracy, *marked, usage, *asked_tables(results)]
 
 
 def _cost(run: Run) -> Cost:
