@@ -109,6 +109,16 @@ def agreed_key(secret: bytes, others: bytes, purpose: str) -> bytes:
         raise Broken("a public key is none") from error
 
 
+def are_keys(public: bytes) -> bool:
+    """Whether each of these public keys is one that others can agree with: a point of small order is none."""
+    try:
+        for start in range(0, len(public), KEY):
+            agreed_key(bytes(SECRET), public[start : start + KEY], "check")
+    except Broken:
+        return False
+    return True
+
+
 def _private(secret: bytes) -> "X25519PrivateKey":
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -155,14 +165,14 @@ def seal(key: bytes, nonce: bytes, text: bytes, about: bytes) -> bytes:
 
 
 def unseal(key: bytes, letter: bytes, about: bytes) -> bytes:
-    """What the letter says."""
+    """What the letter says; refuses one that was not sealed with this key about this."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     try:
         return ChaCha20Poly1305(key).decrypt(letter[:NONCE], letter[NONCE:], about)
     except InvalidTag as error:
-        raise Broken("a neighbour's letter was changed on its way") from error
+        raise Broken("a neighbour's letter is not what it should be") from error
 
 
 def about_letter(number: int, sender: int, receiver: int) -> bytes:

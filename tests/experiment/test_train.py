@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from fake_engine import NoiseEngine
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
 
 import feddiverse as fd
@@ -169,6 +170,19 @@ def test_a_run_that_a_callback_ends_is_finished_and_evaluated(tmp_path: Path) ->
     assert fd.load_run(tmp_path / "run").history[-1]["accuracy"] == stopped.accuracy
     further = fd.train(out=tmp_path / "run", resume=True, **settings)
     assert further.theta_sha256 == fd.train(**settings).theta_sha256
+
+
+def test_the_server_computes_in_one_thread_and_gives_the_others_back() -> None:
+    """Else the bits of estimates would depend on the number of cores."""
+    seen: list[set[int]] = []
+
+    def threads() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with threadpool_limits(2, "blas"):
+        fd.train(on_round=lambda record: seen.append(threads()), **QUICK)
+        assert threads() == {2}
+    assert seen == [{1}] * 3
 
 
 def test_arrays_without_attributes_and_without_a_test_set() -> None:

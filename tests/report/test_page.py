@@ -266,3 +266,26 @@ def test_what_clients_differ_in_is_shown_only_where_it_may_be(tmp_path: Path) ->
     assert hidden.look(replace(own, runs={("uniform", "digits-gsc"): {0: table}}), asked=False) == {}
     other = replace(own.all_runs[0], federation={**own.all_runs[0].federation, "counts": [[[1, 1], [1, 1]]]})
     assert hidden.look(replace(own, runs={("uniform", "digits-gsc"): {0: other}}), asked=False) == {}
+
+
+def test_groups_that_nobody_knows_are_shown_as_estimated(tmp_path: Path) -> None:
+    """Named by number, beside the classes; a seed whose groups are others has no part in the mean."""
+    run = make_run(tmp_path / "run", 0.9, names=(["cat", "dog"], []))
+    federation = json.loads((run / "federation.json").read_text())
+    federation["counts"] = np.sum(federation["counts"], axis=2, keepdims=True).tolist()
+    (run / "federation.json").write_text(json.dumps({**federation, "attributes_known": False}))
+    for name in ("rounds.jsonl", "result.json"):
+        records = [json.loads(line) for line in (run / name).read_text().splitlines()]
+        for record in records:
+            worst, groups = record["worst_group_accuracy"], record["groups"]
+            of_class = groups and [{**group, "attribute": 0} for group in groups[:3:2]]
+            record |= {"worst_group_accuracy": None, "groups": of_class}
+            record |= {"worst_estimated_group_accuracy": worst and worst - 0.2, "estimated_groups": groups}
+        (run / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    shown = {each.name: each for each in page.illustrations(load(run), "digits-gsc", "s")}
+    assert shown["s-groups"].title == "Accuracy of every class"
+    assert shown["s-estimated-groups"].title == "Accuracy of every estimated group"
+    marks = [mark.text for mark in shown["s-estimated-groups"].panels[0].drawing.marks]
+    assert "cat, a0, round 40: 90.0 %" in marks
+    assert "dog, a1, round 40: 94.0 %" in marks
+    assert "cat, a0" in page.render(load(run))

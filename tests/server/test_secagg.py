@@ -154,7 +154,7 @@ def test_nobody_but_a_neighbour_can_read_a_letter() -> None:
     sealed = letters[0][: secagg.LETTER]
     for secret in (bytes(16), keys[3][:16]):  # whoever has another secret: the server, say
         key = secagg.agreed_key(secret, keys[0][: secagg.KEY], "letter")
-        with pytest.raises(secagg.Broken, match="changed on its way"):
+        with pytest.raises(secagg.Broken, match="not what it should be"):
             secagg.unseal(key, sealed, secagg.about_letter(1, 0, 3))
 
 
@@ -170,21 +170,53 @@ def test_a_changed_letter_is_noticed() -> None:
 
     parts = vectors(9)
     total, lost = Meddling(parts).total()
-    assert list(lost.values()) == ["a neighbour's letter was changed on its way"]
+    assert list(lost.values()) == ["client 0's letter to it cannot be read"]
     assert total is not None
     assert total.vector is not None
     assert total.vector.tolist() == expected({k: p for k, p in parts.items() if k not in lost}, 32).tolist()
 
 
-def test_a_false_share_gives_no_false_total() -> None:
-    class Liar(Members):
-        def answer(self, task: Task, k: int) -> Reply:
-            reply = super().answer(task, k)
-            return replace(reply, payload=bytes(len(reply.payload))) if isinstance(task, Unmask) and k == 3 else reply
+class Liar(Members):
+    """Client 3 sends zeros in place of what the step asks for."""
 
-    total, lost = Liar(vectors(4)).total(SecureSums(threshold=1))
+    def __init__(self, vectors: dict[int, np.ndarray], step: type[Task]) -> None:
+        super().__init__(vectors)
+        self.step = step
+
+    def answer(self, task: Task, k: int) -> Reply:
+        reply = super().answer(task, k)
+        return replace(reply, payload=bytes(len(reply.payload))) if type(task) is self.step and k == 3 else reply
+
+
+def test_a_false_share_gives_no_false_total() -> None:
+    total, lost = Liar(vectors(4), Unmask).total(SecureSums(threshold=1))
     assert total is None
     assert "secret are not right" in lost[3]
+
+
+def test_more_shares_than_needed_make_up_for_a_false_one() -> None:
+    parts = vectors(7)
+    total, lost = Liar(parts, Unmask).total(SecureSums(threshold=2 / 3))
+    assert total is not None
+    assert total.vector is not None
+    assert total.vector.tolist() == expected(parts, 32).tolist()
+    assert lost == {}
+
+
+def test_public_keys_that_are_none_cost_that_client_only() -> None:
+    """Nobody can agree with a key of zeros: without a check its neighbours would all give up."""
+    parts = vectors(7)
+    total, lost = Liar(parts, AdvertiseKeys).total()
+    assert total is not None
+    assert total.vector is not None
+    assert total.vector.tolist() == expected({k: part for k, part in parts.items() if k != 3}, 32).tolist()
+    assert lost == {3: "its public keys are none, or another's"}
+
+
+def test_letters_that_cannot_be_read_end_the_sum_and_name_their_sender() -> None:
+    total, lost = Liar(vectors(7), ShareKeys).total()
+    assert total is None
+    assert lost[0] == "client 3's letter to it cannot be read"
 
 
 def asked_by_hand(num_clients: int = 5) -> tuple[Members, dict[type[Task], Task]]:

@@ -108,7 +108,11 @@ def masked(task: Summed, vector: Vector, client_id: int, samples: Samples) -> Re
         to_seal, to_mask = keys[other][:KEY], keys[other][KEY : 2 * KEY]
         about = secagg.about_letter(task.sum, other, client_id)
         sealed = letters[place * LETTER : (place + 1) * LETTER]
-        shares.append(secagg.unseal(secagg.agreed_key(part.secret(SEALING), to_seal, "letter"), sealed, about))
+        key = secagg.agreed_key(part.secret(SEALING), to_seal, "letter")
+        try:
+            shares.append(secagg.unseal(key, sealed, about))
+        except Broken as error:
+            raise Broken(f"client {other}'s letter to it cannot be read") from error
         agreed = secagg.agreed_key(part.secret(MASKING), to_mask, "mask")
         words += secagg.pair_mask(client_id, other, agreed, vector.size)
     part.keep(

@@ -2,7 +2,9 @@
 
 import math
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from feddiverse.errors import UserError
 
@@ -27,6 +29,18 @@ def _quota(cgroup: Path) -> float:
     except (OSError, ValueError, ZeroDivisionError):  # no control groups here, or "max"
         return math.inf
     return processors if processors > 0 else math.inf
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """NumPy's and SciPy's products in one thread, as in the workers.
+
+    A server's matrices are small: more threads wait for each other longer than they compute, ten times as long on a
+    busy machine. And the bits would depend on the number of cores.
+    """
+    from threadpoolctl import threadpool_limits
+
+    limits: AbstractContextManager[Any] = threadpool_limits(1, "blas")
+    return limits
 
 
 def choose_device(wanted: str) -> str:

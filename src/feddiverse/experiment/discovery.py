@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from feddiverse import files, registry
 from feddiverse.data.federation import Federation, Ids
 from feddiverse.engine.local import LocalEngine
+from feddiverse.engine.machine import one_blas_thread
 from feddiverse.errors import RunError
 from feddiverse.estimation.consensus import WEAK, Consensus
 from feddiverse.experiment.config import Config
@@ -251,7 +252,7 @@ def _discover(opened: Opened, workers: int, device: str, tell: Callable[[str], N
     estimator: Consensus = opened.estimator("consensus")  # type: ignore[assignment]
     estimator.remembered = True
     engine: LocalEngine = registry.find(registry.ENGINE, "local")(opened, workers, device)
-    with closing(engine):
+    with one_blas_thread(), closing(engine):
         theta = pretrain(opened, engine, tell)
         tell("comparing clients")
         truth = TruthKept(engine)

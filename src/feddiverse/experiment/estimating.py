@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from feddiverse import registry
+from feddiverse.engine.machine import one_blas_thread
 from feddiverse.errors import RunError, UserError
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.finished import Run
@@ -48,7 +49,7 @@ def estimates(config: Config, names: Sequence[str], *, workers: int, device: str
     estimators = {name: opened.estimator(name) for name in names if known or name != "oracle"}
     if not estimators:
         raise UserError(f"The estimator 'oracle' tells true attributes, but nobody knows those of {config.federation}.")
-    with closing(registry.find(registry.ENGINE, "local")(opened, workers, device)) as engine:
+    with one_blas_thread(), closing(registry.find(registry.ENGINE, "local")(opened, workers, device)) as engine:
         theta = pretrain(opened, engine, tell)
         for name, estimator in estimators.items():
             tell(name)

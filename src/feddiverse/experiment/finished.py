@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from feddiverse import files
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import Config, to_toml
-from feddiverse.experiment.records import choices, worst_class_of
-from feddiverse.experiment.run_directory import read_config, read_json, read_records
+from feddiverse.experiment.records import check_history, choices, worst_class_of
+from feddiverse.experiment.run_directory import check_config, read_config, read_json, read_records
 from feddiverse.experiment.truth import SelectionStatistics, statistics
 from feddiverse.heterogeneity import triplet
 
@@ -125,6 +125,26 @@ class Run:
         """At the end, of every group of `tested_groups`."""
         return self._by_group(self.result["groups"])
 
+    @cached_property
+    def by_estimate(self) -> "Run | None":
+        """The same run with its groups as they are read off test samples whose attributes nobody knows; None where
+        that was not done."""
+        found = self.result.get("estimated_groups")
+        if not found or self.result.get("worst_estimated_group_accuracy") is None:
+            return None
+
+        def estimated(record: dict[str, Any]) -> dict[str, Any]:
+            worst, groups = record.get("worst_estimated_group_accuracy"), record.get("estimated_groups")
+            return {**record, "worst_group_accuracy": worst, "groups": groups, "rebalanced": None}
+
+        names = [f"a{value}" for value in range(1 + max(group["attribute"] for group in found))]
+        return replace(
+            self,
+            result=estimated(self.result),
+            rounds=[estimated(record) for record in self.rounds],
+            federation={**self.federation, "attribute_names": names},
+        )
+
     @property
     def rebalanced(self) -> dict[str, Any] | None:
         """What `result.json` says of the model with its last layer solved anew; None where that was not done."""
@@ -197,13 +217,13 @@ def read(path: Path) -> Run:
 def checked(run: Run, where: str) -> Run:
     """The run, if all that tables and figures rest on is there; else damage is told with the place it is in."""
     try:
-        if run.result["rounds"] != run.rounds[-1]["round"]:
-            raise ValueError(f"{run.result['rounds']} rounds are promised, {run.rounds[-1]['round']} are there")
+        check_history(run.rounds, run.result)
+        check_config(run.config, run.result)
         if run.worst_of(run.result) is None:
             raise UserError(f"The run in {where} had no test samples: there is no accuracy to report.")
         _ = (run.worst_accuracy, run.result["groups"], run.curve[0][-1], run.selection, run.true_triplets,
              run.estimated_triplets, run.group_names)  # fmt: skip
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{type(error).__name__} {error}"
         raise UserError(f"The run in {where} is damaged ({what}); delete it and run it again.") from error
     return run

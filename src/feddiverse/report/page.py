@@ -167,7 +167,13 @@ def illustrations(results: Results, column: str, prefix: str) -> list[Illustrati
 
 
 def _of_training(results: Results, column: str, rows: Rows, prefix: str) -> list[Illustration]:
-    drawn = [_groups(results, rows, prefix)]
+    drawn = [_groups(rows, prefix, results.yardstick)]
+    estimated = [(i, row, [run.by_estimate for run in runs if run.by_estimate]) for i, row, runs in rows]
+    # Every seed reads its own groups: a mean needs the same ones.
+    same = [{tuple(run.tested_groups) for run in runs} for _, _, runs in estimated]
+    alike = [each for each, groups in zip(estimated, same, strict=True) if len(groups) == 1]
+    if alike:
+        drawn.append(_groups(alike, f"{prefix}-estimated", "estimated group"))
     rebalanced = [(i, row, runs) for i, row, runs in rows if all(run.rebalanced for run in runs)]
     if rebalanced:
         drawn.append(_heads(rebalanced, prefix))
@@ -202,8 +208,7 @@ def _of_training(results: Results, column: str, rows: Rows, prefix: str) -> list
     return drawn
 
 
-def _groups(results: Results, rows: Rows, prefix: str) -> Illustration:
-    what = "group" if results.yardstick == "group" else results.yardstick
+def _groups(rows: Rows, prefix: str, what: str) -> Illustration:
     ends = []
     for _, row, runs in rows:
         accuracies = np.mean([run.group_accuracies for run in runs], axis=0)

@@ -5,6 +5,7 @@ is left to take away. Whoever asked gets one reply, that of `TOTAL`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -60,7 +61,7 @@ class _Sum:
         number = int(rng.integers(2**62))
         ring = rng.permutation(sorted(clients)).tolist()
 
-        keys = {reply.client: reply.payload for reply in self._replies(AdvertiseKeys(seed, round, number), ring, KEYS)}
+        keys = self._keys(AdvertiseKeys(seed, round, number), ring)
         ring = [client for client in ring if client in keys]
         self._enough(len(ring), secagg.FEWEST)
         neighbours = {client: secagg.neighbours_of(client, ring, self.settings.neighbours) for client in ring}
@@ -86,6 +87,16 @@ class _Sum:
         words -= self._masks(keys, neighbours, active, set(survivors), shares, words.size)
         vector = secagg.decode(words, self.settings.bits).astype(np.float32)
         return Reply(TOTAL, num_examples, vector, members=tuple(survivors))
+
+    def _keys(self, task: AdvertiseKeys, clients: list[int]) -> dict[int, bytes]:
+        """Everybody's public keys, without those that no other client could agree with, or that another has."""
+        keys: dict[int, bytes] = {}
+        for reply in self._replies(task, clients, KEYS):
+            if reply.payload in keys.values() or not secagg.are_keys(reply.payload):
+                self.lost[reply.client] = "its public keys are none, or another's"
+            else:
+                keys[reply.client] = reply.payload
+        return keys
 
     def _replies(self, task: Task, clients: list[int], length: int) -> Iterator[Reply]:
         """Answers of `length` bytes; whoever gives another is out."""
@@ -154,13 +165,10 @@ class _Sum:
         """What is left of the masks in the sum: each survivor's own, and those shared with clients that went away."""
         left = np.zeros(size, np.uint64)
         for client in active:
-            needed = secagg.least_holders(len(neighbours[client]), self.settings.threshold)
-            holders = {neighbours[client].index(holder): share for holder, share in shares[client].items()}
-            self._enough(len(holders), needed)
-            secret = secagg.combine(dict(list(holders.items())[:needed]))
             place = 2 * KEY if client in survivors else KEY
-            if secagg.public_key(secret) != keys[client][place : place + KEY]:
-                raise Broken(f"the shares of client {client}'s secret are not right")
+            held = [(neighbours[client].index(holder), share) for holder, share in shares[client].items()]
+            needed = secagg.least_holders(len(neighbours[client]), self.settings.threshold)
+            secret = self._secret(client, held, needed, keys[client][place : place + KEY])
             if client in survivors:
                 left += secagg.mask(secagg.derive(secret, "own mask"), size)
                 continue
@@ -168,3 +176,14 @@ class _Sum:
                 agreed = secagg.agreed_key(secret, keys[other][KEY : 2 * KEY], "mask")
                 left += secagg.pair_mask(other, client, agreed, size)
         return left
+
+    def _secret(self, client: int, held: list[tuple[int, bytes]], needed: int, public: bytes) -> bytes:
+        """A client's secret, recognised by its public key. More shares than needed make up for a few false ones."""
+        self._enough(len(held), needed)
+        for start in range(len(held)):
+            some = [held[(start + step) % len(held)] for step in range(needed)]
+            with suppress(Broken):
+                secret = secagg.combine(dict(some))
+                if secagg.public_key(secret) == public:
+                    return secret
+        raise Broken(f"the shares of client {client}'s secret are not right")
