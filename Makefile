@@ -8,6 +8,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
+# Threads that wait for work give their core away: on a busy machine they would else spin it away from who has some.
+export OMP_WAIT_POLICY = PASSIVE
 
 .PHONY: run test fuzz drill properties sanitize check format docs bench deployment clean
 

@@ -189,7 +189,7 @@ def _conclude(directory: "StudyDirectory", as_json: bool, pictures: bool | None)
         typer.echo(json.dumps(said, ensure_ascii=False))
         return
     if results.view == "accuracy":  # with one column the full comparison fits a terminal
-        marked = [table for table in made if table.name == "estimated"]
+        marked = [table for table in made if table.name in ("estimated", "heads")]
         made = [made[0] if len(results.columns) > 1 or len(made) < 3 else made[1], *marked]
     for table in made:
         show_table(table)

@@ -138,7 +138,7 @@ def heads_tables(results: Results) -> list[Table]:
     if not rows:
         return []
     heads = ("Method", *([results.column_head] if several else []), f"{results.measured}, trained", "Rebalanced")
-    heads += ("Difference", "Accuracy, trained", "Rebalanced")
+    heads += ("Difference", "Accuracy, trained", "Accuracy, rebalanced")
     notes = (
         "Two heads of the same runs: as trained, and with the last layer solved anew, hidden groups of equal weight.",
         f"Mean ± {DEVIATION_RULE}, in percent. Differences are paired by seed, with a 95 % t interval.",
