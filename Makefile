@@ -8,8 +8,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
+# Threads that wait for work give their core away: on a busy machine they would else spin it away from who has some.
+export OMP_WAIT_POLICY = PASSIVE
 
-.PHONY: run test fuzz sanitize check format docs bench deployment clean
+.PHONY: run test fuzz drill properties sanitize check format docs bench deployment clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/feddiverse study quickstart
@@ -21,9 +23,20 @@ IN_EMPTY_HOME = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT \
 test: check browser
 	$(IN_EMPTY_HOME) && $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
 
+# Every kind of input, seeded and bounded; the table is in docs/trust.md.
+FUZZ_CASES ?= 10000
+FUZZ_SEED ?= 0
+fuzz: $(VENV)/dev.stamp
+	$(IN_EMPTY_HOME) && $(BIN)/python -m benchmarks.fuzzing $(FUZZ_CASES) $(FUZZ_SEED)
+
+# Kills, hostile replies, damaged run directories; the table is in docs/trust.md.
+DRILL_SCALE ?= 1
+drill: $(VENV)/dev.stamp
+	$(IN_EMPTY_HOME) && $(BIN)/python -m benchmarks.drill $(DRILL_SCALE)
+
 # Properties on examples that nobody tried yet, again and again; what fails is tried first the next time.
 FUZZ_SECONDS ?= 600
-fuzz: $(VENV)/dev.stamp
+properties: $(VENV)/dev.stamp
 	$(IN_EMPTY_HOME) && export FEDDIVERSE_FUZZ=1 && while [ $$SECONDS -lt $(FUZZ_SECONDS) ]; do \
 	  $(BIN)/python -m pytest -n 2 --dist worksteal --quiet -m hypothesis || exit 1; done
 

@@ -1,4 +1,5 @@
-"""The tables of docs/performance.md, made from results/*.json and put between the page's markers."""
+"""The tables of docs/performance.md, and docs/trust.md's of the drill, made from results/*.json and put between the
+pages' markers."""
 
 import json
 import re
@@ -8,6 +9,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+TRUST = PAGE.with_name("trust.md")
 MODELS = {"mobilenet": "MobileNetV2, 2.2 million weights", "cnn": "small CNN, 90 thousand weights"}
 
 
@@ -116,12 +118,58 @@ def engine(result: dict[str, Any]) -> str:
     return f"Load before: {result['load_before']:.1f}.\n\n" + _table(["", "ratio", "of processor time"], rows)
 
 
+def hostile(result: dict[str, Any]) -> str:
+    """Three tables of the drill; a cell is the mean over its seeds, then each seed."""
+    runs = list(result.values())
+    strangers = [run for run in runs if run["federation"].startswith("dirichlet")]
+    parts = ["**Lies in updates**, uniform selection, worst-group accuracy in percent: mean of the seeds (each)"]
+    uniform = [run for run in strangers if run["selector"] == "uniform"]
+    defences = list(dict.fromkeys(run["defence"] for run in uniform))
+    rows = []
+    for attack, liars in sorted({(run["attack"], run["liars"]) for run in uniform}, key=lambda row: (row[1], row[0])):
+        of = [run for run in uniform if (run["attack"], run["liars"]) == (attack, liars)]
+        cells = [_accuracy([run for run in of if run["defence"] == defence]) for defence in defences]
+        rows.append([f"{liars} of 24: {attack}" if liars else "nobody lies", *cells])
+    parts.append(_table(["", *(f"`{name}`" if name != "none" else "`mean`" for name in defences)], rows))
+    parts.append(
+        "**Lies in answers**, one liar: worst-group accuracy, and in how many rounds it was chosen (uniformly: 38 %)"
+    )
+    rows = []
+    claims = [run for run in strangers if run["selector"] != "uniform" and run["liars"] <= 1]
+    for selector, attack in dict.fromkeys((run["selector"], run["attack"]) for run in claims):
+        of = [run for run in claims if (run["selector"], run["attack"]) == (selector, attack)]
+        cells = [
+            _accuracy(own := [run for run in of if run["defence"] == d]) + _chosen(own) for d in ("none", "robust")
+        ]
+        rows.append([f"`{selector}`: {attack if attack != 'none' else 'nobody lies'}", *cells])
+    parts.append(_table(["", "as it is", "`--recipe robust`"], rows))
+    parts.append("**What clipping costs where nobody lies**, uniform selection, worst-group accuracy")
+    rows = []
+    splits = [run for run in runs if run["attack"] == "none" and not run["federation"].startswith("dirichlet")]
+    for federation in dict.fromkeys(run["federation"] for run in splits):
+        of = [run for run in splits if run["federation"] == federation]
+        rows.append([federation, *(_accuracy([r for r in of if r["defence"] == d]) for d in ("none", "clipped_mean"))])
+    parts.append(_table(["", "`mean`", "`clipped_mean`"], rows))
+    return "\n\n".join(parts)
+
+
+def _accuracy(runs: list[dict[str, Any]]) -> str:
+    values = [100 * run["worst_group_accuracy"] for run in sorted(runs, key=lambda run: run["seed"])]
+    return f"**{sum(values) / len(values):.1f}** ({', '.join(f'{v:.1f}' for v in values)})" if values else "–"
+
+
+def _chosen(runs: list[dict[str, Any]]) -> str:
+    shares = [run["liars_chosen"] for run in runs if run["liars_chosen"] is not None]
+    return f", {100 * sum(shares) / len(shares):.0f} %" if shares else ""
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "peers": peers,
     "growth": growth,
     "startup": startup,
     "step": step,
     "engine": engine,
+    "hostile": hostile,
 }
 
 

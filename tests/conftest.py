@@ -1,6 +1,7 @@
 """What holds for every test: the same numbers each time and in any order, on a slow or busy machine too.
 
-Properties are tested on the same examples each time; with FEDDIVERSE_FUZZ=1 (`make fuzz`) on new ones and on more.
+Properties are tested on the same examples each time; with FEDDIVERSE_FUZZ=1 (`make
+properties`) on new ones and on more.
 """
 
 import os

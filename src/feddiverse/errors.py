@@ -19,3 +19,24 @@ class RunError(Exception):
     >>> issubclass(RunError, Exception)
     True
     """
+
+
+LONGEST_TEXT = 300  # characters of what others say that are shown
+
+
+def as_text(value: object) -> str:
+    """What a client says or a file holds, fit for a log or a terminal: one line, printable, and not too long.
+
+    >>> as_text("red\\x1b[31m alert")
+    'red [31m alert'
+    """
+    return printable(str(value)[:LONGEST_TEXT]).replace("\n", " ")
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey instead of showing it; line breaks stay.
+
+    >>> printable("\\x1b[2J")
+    ' [2J'
+    """
+    return "".join(character if character.isprintable() or character == "\n" else " " for character in text)

@@ -5,7 +5,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from feddiverse.errors import UserError
+
+LOCK = ".lock"
 
 
 @contextlib.contextmanager
@@ -41,6 +45,28 @@ def write(path: Path, data: bytes) -> None:
             os.close(folder)
 
 
+def take_lock(folder: Path, what: str) -> FileLock:
+    """Hold a folder, made if need be, as long as this process lives, and by no worker forked from it; a second process
+    is told. Its `release` may come from another thread."""
+    check_name(folder)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK, blocking=False, thread_local=False, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise UserError(f"Another process is working on the {what} in {folder}; wait for it, or end it.") from None
+    return lock
+
+
+def check_name(path: Path) -> None:
+    """Refuse a path that no text can hold, before hours of work are to be written there."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"The path {str(path)!r} is no text in UTF-8: choose another.") from None
+
+
 def safe_cell(text: str) -> str:
     """A text that a spreadsheet would take for a formula is quoted, since names come from data."""
-    return "'" + text if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
+    return "'" + text if text[:1] in {"\t", "\r"} or text.lstrip()[:1] in {"=", "+", "-", "@"} else text

@@ -15,6 +15,8 @@ Vector = NDArray[np.float32]
 
 BYTES_PER_SCALAR = 8
 
+TRIPLET = ("ci", "ai", "sc")
+
 TOTAL = -1
 """In place of a client: the sum of what many answered, of which nobody saw the parts."""
 
@@ -22,6 +24,35 @@ EVALUATION_ONLY = "evaluation_only."
 """Metrics so named compare with a truth that only an experiment knows: `evaluation_only.e.t` counts samples of
 estimated attribute e and true attribute t. They are sent where the data's attributes are known, decide nothing, and
 their bytes are not counted: no real client could send them."""
+
+
+MOST = 2**40
+"""The most samples or seconds that a client is believed: sums over a million clients then stay within 63 bits."""
+FAR = 1e15
+"""No number of an honest client comes near it; products of such numbers, summed over a million clients, stay finite."""
+ROUNDING = 1e-6  # how far out of its range a number may be that was computed or sent with less precision
+
+Range = tuple[float, float]
+ANY: Range = (-FAR, FAR)
+SHARE: Range = (-ROUNDING, 1 + ROUNDING)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an answer to a question looks like: the server's door (`server.replies`) lets in nothing else.
+
+    `metrics`: the numbers it has, each with the least and the most it can be. `numbers`: the least and the most that
+    those of its vector can be; None: it has no vector. `length`: how many these are; None: whoever asks knows.
+    `total`: the least and the most of their sum, where they count samples. `optional`: a vector may be missing.
+    `payload`: it is bytes of secure aggregation, which only that can read.
+    """
+
+    metrics: Mapping[str, Range] = field(default_factory=dict)
+    numbers: Range | None = None
+    length: int | None = None
+    total: Range | None = None
+    optional: bool = False
+    payload: bool = False
 
 
 def _nothing() -> NDArray[np.float32]:
@@ -68,6 +99,13 @@ class Task:
         changes: dict[str, Any] = {name: {client: self.own[client]} if client in self.own else {}}
         return replace(self, **changes)
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        """What the answer of a client with so many samples looks like, of a model with so many weights (None: unknown).
+
+        One's own question says it here; as it is, any numbers that can be counted with will do.
+        """
+        return Form(numbers=ANY, optional=True)
+
 
 @dataclass(frozen=True)
 class Train(Task):
@@ -106,11 +144,18 @@ class Train(Task):
     def own(self) -> Mapping[int, Vector]:
         return self.memories
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        most_steps = self.epochs * num_examples  # batches of one
+        return Form({"loss": ANY, "steps": (0, most_steps)}, numbers=ANY, length=num_weights)
+
 
 @dataclass(frozen=True)
 class Loss(Task):
     """Mean cross-entropy of θ over the client's data, without training (pow-d, Oort). Reply: metrics `loss`,
     `loss_rms` (root of the mean squared per-sample loss)."""
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(dict.fromkeys(("loss", "loss_rms"), (-ROUNDING, FAR)))
 
 
 @dataclass(frozen=True)
@@ -119,12 +164,22 @@ class Evaluate(Task):
 
     num_attributes: int = 0  # 0: as many as the client's own data shows
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(numbers=(0, num_examples), total=(0, 2 * num_examples))
+
 
 @dataclass(frozen=True)
 class Sketch(Train):
     """A compressed local update (HCSFed): train as asked, send only `rate`·|θ| numbers of θ_k − θ."""
 
     rate: float = 1e-5
+
+    def length(self, num_weights: int) -> int:
+        """How many numbers are sent: two at least."""
+        return max(2, int(self.rate * num_weights))
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(numbers=ANY, length=None if num_weights is None else self.length(num_weights))
 
 
 @dataclass(frozen=True)
@@ -136,6 +191,11 @@ class Counted(Task):
     """
 
     epsilon: float = _optional(0.0)
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        if self.epsilon:
+            return Form(numbers=(0, FAR), total=(ROUNDING, FAR))
+        return Form(numbers=(0, num_examples), total=(1, num_examples))
 
 
 @dataclass(frozen=True)
@@ -170,6 +230,9 @@ class PaperTriplet(Task):
     weight_decay: float = 0.0
     features: str = "biased"
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(dict.fromkeys(TRIPLET, SHARE))
+
 
 @dataclass(frozen=True)
 class Projected(Task):
@@ -196,12 +259,22 @@ class Summed(Projected):
     def own(self) -> Mapping[int, NDArray[np.uint8]]:
         return self.letters
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(payload=True) if self.bits else self.plain_form(num_examples)
+
+    def plain_form(self, num_examples: int) -> Form:
+        """What the vector looks like where it is not masked. `estimation.plausible` knows more of it."""
+        return Form(numbers=ANY)
+
 
 @dataclass(frozen=True)
 class AdvertiseKeys(Task):
     """Secure aggregation, first step: begin the sum of this number. Reply: payload, three public keys."""
 
     sum: int = 0
+
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(payload=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +341,12 @@ class AttributeTriplet(Projected, Counted):
     confidence: float = 0.0
     remember: bool = False
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        triplet = Form(dict.fromkeys(TRIPLET, SHARE))
+        if not self.matrix:
+            return triplet
+        return replace(triplet, numbers=(0, num_examples), length=self.shares.size, total=(0, num_examples))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped(Summed):
@@ -309,6 +388,9 @@ class HeadErrors(Grouped):
 
     heads: NDArray[np.float32]  # [H, Y, d + 1]: weights and bias
 
+    def plain_form(self, num_examples: int) -> Form:
+        return Form(numbers=(0, FAR), length=(len(self.heads) + 1) * self.weights.size)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReadHeldOut(Projected):
@@ -322,6 +404,9 @@ class ReadHeldOut(Projected):
     centres: NDArray[np.float32]  # [Y, A, q]
     shares: NDArray[np.float32]  # [Y, A]
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form()
+
 
 @dataclass(frozen=True)
 class EvaluateHeldOut(Task):
@@ -334,10 +419,14 @@ class EvaluateHeldOut(Task):
     num_attributes: int = 0
     confidence: float = 0.0
 
+    def form(self, num_examples: int, num_weights: int | None = None) -> Form:
+        return Form(numbers=(0, MOST))  # of samples that are held out, which are not among its examples
+
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answer, or the reason there is none.
+    """A client's answer, or the reason there is none. `lost`: the client might have answered, but its process died or
+    its node is away, so that the same run made again may get an answer.
 
     `payload`: bytes of secure aggregation, which only its protocol can read. A reply of client `TOTAL` is the sum of
     what `members` answered.
@@ -352,6 +441,7 @@ class Reply:
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     failure: str | None = None
+    lost: bool = False
     payload: bytes = b""
     members: tuple[int, ...] = ()
 

@@ -12,16 +12,17 @@ import pytest
 from engine_fakes import NUM_WEIGHTS, SPEC, Shift, noise_federation, once, shifted
 from threadpoolctl import threadpool_info
 
-from feddiverse.engine import shared
+from feddiverse.engine import pool, shared, worker
 from feddiverse.engine.local import LocalEngine
+from feddiverse.engine.pool import Patience
 from feddiverse.messages import Reply
 
 THETA = np.zeros(NUM_WEIGHTS, np.float32)
 TASK = Shift(seed=0, round=1)
 
 
-def engine_of(answer, workers=2, **federation):
-    return LocalEngine(noise_federation(**federation), SPEC, workers, "cpu", answer=answer)
+def engine_of(answer, workers=2, patience=None, **federation):
+    return LocalEngine(noise_federation(**federation), SPEC, workers, "cpu", answer=answer, patience=patience)
 
 
 def values(replies):
@@ -103,6 +104,43 @@ def test_a_client_whose_worker_dies_twice_has_failed_and_no_other(tmp_path):
             assert "died 2 times" in replies[0].failure
             assert [reply.failure for reply in replies[1:]] == [None] * 3
     assert len(list(tmp_path.iterdir())) == 4  # two rounds of two attempts
+
+
+@pytest.mark.parametrize(("retries", "expected"), [(0, [0, None, 2]), (3, [0, 1, 2])])
+def test_how_often_a_client_is_asked_again_is_a_setting(retries, expected, tmp_path):
+    def die_three_times(client):
+        if client == 1 and len(list(tmp_path.iterdir())) < 3:
+            (tmp_path / str(time.monotonic_ns())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with engine_of(shifted(die_three_times), patience=Patience(retries=retries)) as engine:
+        replies = list(engine.ask(TASK, THETA, range(3)))
+        assert values(replies) == expected
+        assert [reply.lost for reply in replies] == [False, retries == 0, False]
+
+
+def test_a_worker_that_is_stopped_is_told_of_and_replaced(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(pool, "SILENT", 0.5)
+    monkeypatch.setattr(pool, "SECONDS_PER_BEAT", 0.05)
+    monkeypatch.setattr(worker, "SECONDS_PER_BEAT", 0.05)
+
+    def stop_once(client):
+        if client == 1 and once(tmp_path, client):
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    with engine_of(shifted(stop_once), patience=Patience(timeout=2.0)) as engine, caplog.at_level("WARNING"):
+        assert values(engine.ask(TASK, THETA, range(4))) == [0, 1, 2, 3]
+    assert any("shows no sign of life for" in line and "replaced after 2 s" in line for line in caplog.messages)
+
+
+def test_a_slow_client_shows_signs_of_life(monkeypatch, caplog):
+    monkeypatch.setattr(pool, "SILENT", 1.0)
+    monkeypatch.setattr(pool, "SECONDS_PER_BEAT", 0.02)
+    monkeypatch.setattr(worker, "SECONDS_PER_BEAT", 0.02)
+    slow = shifted(lambda client: time.sleep(1.5))
+    with engine_of(slow, 1, patience=Patience(timeout=1.0)) as engine, caplog.at_level("WARNING"):
+        assert values(engine.ask(TASK, THETA, range(1))) == [0]
+    assert not caplog.messages
 
 
 def test_workers_killed_from_outside_are_replaced():

@@ -1,6 +1,7 @@
 """A federation of made-up features, answered by the real client code: consensus without a model."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,7 +44,8 @@ class Clients:
             if k in self.dead:
                 yield Reply(k, failure="gone")
             else:
-                yield ANSWERS[type(task)](task, None, k, self.samples[k], self.model)  # type: ignore[operator]
+                reply: Reply = ANSWERS[type(task)](task, None, k, self.samples[k], self.model)  # type: ignore[operator]
+                yield replace(reply, num_examples=len(self.samples[k]))
 
 
 def without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def random_counts(num_clients: int, num_classes: int, num_attributes: int) -> np
 def test_triplets_and_attributes_are_found(counts: np.ndarray) -> None:
     clients, estimator = Clients(counts, gap=5), build(counts)
     truth = TruthKept(SimpleNamespace(ask=lambda task, theta, ids: clients.ask(task, ids)))  # type: ignore[arg-type]
-    found = estimator.estimate(1, clients.sizes, lambda task, ids: truth.ask(task, None, ids))  # type: ignore[arg-type]
+    found = estimator.estimate(1, clients.sizes, lambda task, ids: truth.ask(task, np.empty(0, np.float32), ids))
     report = compare(found, counts, truth.confusion)
     assert [type(task) for task in clients.asked] == [FeatureMoments, FeatureHistogram, AttributeTriplet]
     assert estimator.warnings == []

@@ -10,7 +10,7 @@ from feddiverse.errors import UserError
 from feddiverse.estimation.base import Estimator
 from feddiverse.estimation.paper import Paper
 from feddiverse.heterogeneity import triplet
-from feddiverse.messages import Loss, PaperTriplet, Reply, Task, TrueMatrix
+from feddiverse.messages import PaperTriplet, Reply, Task, Train, TrueMatrix
 from feddiverse.server.replies import answers
 
 COUNTS = np.array([[[90, 10], [10, 90]], [[90, 90], [10, 10]], [[5, 0], [0, 0]]])
@@ -95,12 +95,13 @@ def test_your_own_class_works() -> None:
 
 def test_answers_that_cannot_be_right_are_left_out() -> None:
     sound = np.ones(4, np.float32)
+    trained = {"loss": 1.0, "steps": 1.0}
     sent = {
-        0: Reply(0, vector=sound, metrics={"loss": 1.0}),
-        1: Reply(1, vector=sound[:3], metrics={"loss": 1.0}),  # another length
-        2: Reply(2, vector=sound * np.nan, metrics={"loss": 1.0}),
-        3: Reply(3, vector=sound, metrics={"loss": np.inf}),
-        4: Reply(4, vector=sound, metrics={}),  # the number asked for is missing
+        0: Reply(0, 10, sound, trained),
+        1: Reply(1, 10, sound[:3], trained),  # another length
+        2: Reply(2, 10, sound * np.nan, trained),
+        3: Reply(3, 10, sound, {**trained, "loss": np.inf}),
+        4: Reply(4, 10, sound, {"loss": 1.0}),  # a number asked for is missing
         5: Reply(5, failure="gone"),
     }
 
@@ -108,9 +109,9 @@ def test_answers_that_cannot_be_right_are_left_out() -> None:
         return (sent[k] for k in clients)
 
     clients = dict.fromkeys(sent, 10)
-    assert [r.client for r in answers(Loss(0, 1), clients, ask, metrics=("loss",))] == [0, 1]
-    assert [r.client for r in answers(Loss(0, 1), clients, ask, metrics=("loss",), length=4)] == [0]
-    assert [r.client for r in answers(Loss(0, 1), clients, ask, length=3)] == [1]
+    assert [r.client for r in answers(Train(0, 1), clients, ask)] == [0, 1]
+    assert [r.client for r in answers(Train(0, 1), clients, ask, length=4)] == [0]
+    assert [r.client for r in answers(Train(0, 1), clients, ask, length=3)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_triplets_are_within_zero_and_one(sent: tuple[float, ...], taken: tuple[
 @pytest.mark.parametrize("counts", [[0, 0, 0, 0], [-1, 5, 5, 5]])
 def test_a_matrix_that_counts_nothing_or_less_is_no_answer(counts: list[int]) -> None:
     def ask(task: Task, clients: Sequence[int]) -> Iterator[Reply]:
-        return (Reply(k, vector=np.array(counts if k == 4 else [1, 2, 3, 4], np.float32)) for k in clients)
+        return (Reply(k, 20, np.array(counts if k == 4 else [1, 2, 3, 4], np.float32)) for k in clients)
 
     oracle = build("oracle", {"seed": 0, "num_classes": 2, "num_attributes": 2})
     assert oracle.estimate(1, {4: 10, 5: 10}, ask).keys() == {5}

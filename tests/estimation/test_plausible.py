@@ -191,6 +191,30 @@ def test_a_triplet_must_agree_with_the_counts_told_before() -> None:
     assert LIAR not in found
 
 
+def test_a_triplet_must_agree_with_the_histogram_told_before() -> None:
+    """Its own CI is right, so only the histogram gives away that AI and SC are not."""
+    clients = Liars(GSC, gap=4)
+    clients.lies = {AttributeTriplet: lambda reply: replace(reply, metrics={**reply.metrics, "ai": 0.9, "sc": 0.0})}
+    estimator, found = estimated(clients)
+    assert estimator.refused == {LIAR}
+    assert right(found) > 0.98
+
+
+@pytest.mark.parametrize("gap", [1.5, 2.5, 4.0, 8.0])
+@pytest.mark.parametrize("shape", [(2, 2), (3, 3)])
+def test_what_a_histogram_implies_is_what_its_client_finds(gap: float, shape: tuple[int, int]) -> None:
+    """With values that overlap too: nobody honest is refused, by a margin."""
+    shares = np.random.default_rng(1).dirichlet(np.full(shape[0] * shape[1], 0.4), 15)
+    counts = np.maximum(np.round(shares * 150), 1).astype(np.int64).reshape(15, *shape)
+    clients = Clients(counts, gap=gap)
+    estimator = Consensus(seed=0, num_classes=shape[0], num_attributes=shape[1])
+    found = estimator.estimate(1, clients.sizes, clients.ask)
+    assert estimator.refused == set()
+    assert len(estimator._implied) in (0, 15)
+    for client, implied in estimator._implied.items():
+        assert np.abs(found[client] - implied).max() < 0.1
+
+
 @given(
     shape=st.sampled_from([(2, 2), (4, 2), (3, 3), (2, 1), (1, 2)]).flatmap(
         lambda shape: arrays(np.int64, shape, elements=st.integers(0, 40)).filter(np.any)

@@ -229,6 +229,9 @@ def test_a_client_lost_while_being_asked_is_replaced_and_the_run_goes_on(name: s
         assert grid.asked("train") == [1000 + k for k in strategy.chosen[1]]
 
 
+OTHER_FORM = "it sent other records, or arrays of other shapes, than most clients did"
+
+
 def test_who_does_not_answer_is_told_once_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", "flwr"):
         run(Selecting(FedAvg(fraction_evaluate=0), "pow_d"), FakeGrid(make_app(), 3), 2)
@@ -263,7 +266,8 @@ def test_a_triplet_that_cannot_be_is_told(caplog: pytest.LogCaptureFixture, monk
 @pytest.mark.parametrize(
     ("what", "problem"),
     [("nan", "its 0 is not all finite"), ("negative", "its num-examples is -4"),
-     ("absurd", f"its num-examples is {2**62}"), ("unreadable", "its 0 cannot be read")],
+     ("absurd", f"its num-examples is {2**62}"), ("unreadable", "its 0 cannot be read"),
+     ("longer", OTHER_FORM), ("renamed", OTHER_FORM), ("keyless", OTHER_FORM), ("listed", OTHER_FORM)],
 )  # fmt: skip
 def test_weights_that_would_spoil_the_average_do_not_reach_the_wrapped_strategy(
     what: str, problem: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -277,6 +281,14 @@ def test_weights_that_would_spoil_the_average_do_not_reach_the_wrapped_strategy(
             content = reply.content
             if what == "nan":
                 content["arrays"] = ArrayRecord([np.array([1.0, math.nan], np.float32)])
+            elif what == "longer":
+                content["arrays"] = ArrayRecord([np.ones(3, np.float32)])
+            elif what == "renamed":
+                content["arrays"] = ArrayRecord({"weights": Array(np.ones(2, np.float32))})
+            elif what == "keyless":
+                del content["metrics"]["num-examples"]
+            elif what == "listed":
+                content["metrics"]["loss"] = [1.0, 2.0]
             elif what == "unreadable":
                 content["arrays"]["0"] = Array("float32", (2,), "numpy.ndarray", b"nonsense")
             else:

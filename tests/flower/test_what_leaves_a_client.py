@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_grid import FakeGrid
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from test_flower_engine import READING
 
@@ -58,8 +58,8 @@ SENT: dict[type[Task], set[str]] = {
     PaperTriplet: TRIPLET,
     FeatureMoments: VECTOR,
     FeatureHistogram: VECTOR,
-    GroupSums: REFUSED,  # it was not asked to read its attributes
-    HeadErrors: REFUSED,
+    GroupSums: VECTOR,
+    HeadErrors: VECTOR,
     AdvertiseKeys: PAYLOAD,
     ShareKeys: REFUSED,  # nobody but itself would be in the sum
     Unmask: REFUSED,
@@ -101,10 +101,11 @@ class Spy(FakeGrid):
         super().__init__(app, 1)
         self.node_config = node_config or {}
         self.keys: dict[str, set[str]] = {}
+        self.memory = RecordDict()  # of the one node
 
     def _answer(self, message: Message, node: int) -> Message:
         config = {"partition-id": 0, "num-partitions": 1, **self.node_config}
-        reply = self.app(message, Context(1, node, config, message.content.__class__(), {}))
+        reply = self.app(message, Context(1, node, config, self.memory, {}))
         sent = {f"{record}.{key}" for record, keys in reply.content.items() for key in keys}
         self.keys.setdefault(message.metadata.message_type, set()).update(sent)
         return reply

@@ -56,9 +56,9 @@ class FakeClients:
         if isinstance(task, Sketch):
             return Reply(client, 10, vector=rng.normal(client % 3, 0.1, 4).astype(np.float32))
         if isinstance(task, LabelCounts):
-            return Reply(client, 10, vector=matrix_of(client).sum(axis=1))
+            return Reply(client, 360, vector=matrix_of(client).sum(axis=1))
         assert isinstance(task, TrueMatrix), task
-        return Reply(client, 10, vector=matrix_of(client).ravel())
+        return Reply(client, 360, vector=matrix_of(client).ravel())
 
 
 class KnownTriplets(Estimator):

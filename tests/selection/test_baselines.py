@@ -317,7 +317,7 @@ class OtherLength(FakeClients):
     def answer(self, task: Task, client: int) -> Reply:
         reply = super().answer(task, client)
         lengths = {0: reply.vector[:-1], 1: np.ones(9, np.float32), 2: reply.vector[:0]}
-        return Reply(client, 10, lengths.get(client, reply.vector))
+        return Reply(client, reply.num_examples, lengths.get(client, reply.vector))
 
 
 @pytest.mark.parametrize("name", ["fed_cbs", "label_entropy", "hcsfed"])

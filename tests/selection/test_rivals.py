@@ -134,7 +134,7 @@ def test_haccs_clusters_gsc_by_its_labels() -> None:
 class OfGsc(FakeClients):
     def answer(self, task: Task, client: int) -> Reply:
         assert isinstance(task, LabelCounts)
-        return Reply(client, 10, SPLITS["gsc"].counts[client].sum(axis=1).astype(np.float32))
+        return Reply(client, 1000, SPLITS["gsc"].counts[client].sum(axis=1).astype(np.float32))
 
 
 def test_haccs_hears_every_cluster_and_the_worse_ones_more() -> None:

@@ -1,7 +1,7 @@
 """The loop over a fake engine: who is asked, what is left out, what is counted."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,8 @@ from feddiverse.server.aggregation import Aggregator, FedAvgM
 from feddiverse.server.rounds import Plan, Round, rounds
 
 SIZE = 4
-CLIENTS = {7: 10, 3: 30, 5: 20, 1: 30}
+CLIENTS = {7: 100, 3: 300, 5: 200, 1: 300}
+TRAINED = {"loss": 1.0, "steps": 1.0}
 
 
 @dataclass
@@ -30,6 +31,8 @@ class FakeEngine:
         self.asked.append((task, list(clients)))
         for k in clients:
             usual = Reply(k, self.clients[k], theta + np.float32(k), {"loss": float(k), "steps": 2.0}, seconds=0.5)
+            if isinstance(task, Loss):
+                usual = replace(usual, vector=None, metrics={"loss": 0.1, "loss_rms": 0.2})
             yield self.answers.get(k, usual)
 
     def close(self) -> None: ...
@@ -101,10 +104,19 @@ def test_pretraining_may_be_all_there_is() -> None:
     ("bad", "reason"),
     [
         (Reply(5, failure="the loss is NaN."), "client 5 is left out: the loss is NaN."),
-        (Reply(5, 1, np.zeros(3, np.float32)), "client 5 is left out: it sent 3 weights where the model has 4."),
-        (Reply(5, 1, None), "client 5 is left out: it sent 0 weights where the model has 4."),
-        (Reply(5, 1, np.array([0, np.nan, 0, 0], np.float32)), "client 5 is left out: its weights are not all finite."),
-        (Reply(5, 1, np.array([0, np.inf, 0, 0], np.float32)), "client 5 is left out: its weights are not all finite."),
+        (
+            Reply(5, 1, np.zeros(3, np.float32), TRAINED),
+            "client 5 is left out: it sent 3 numbers where 4 are expected.",
+        ),
+        (Reply(5, 1, None, TRAINED), "client 5 is left out: it sent no vector."),
+        (
+            Reply(5, 1, np.array([0, np.nan, 0, 0], np.float32), TRAINED),
+            "client 5 is left out: its numbers are not all finite.",
+        ),
+        (
+            Reply(5, 1, np.array([0, np.inf, 0, 0], np.float32), TRAINED),
+            "client 5 is left out: its numbers are not all finite.",
+        ),
     ],
 )
 def test_unusable_replies_are_left_out_with_a_warning(bad: Reply, reason: str) -> None:
@@ -126,8 +138,8 @@ def oracle_run(engine: FakeEngine, selector: str, total: int = 2) -> list[Round]
 def test_answers_that_a_selector_could_not_use_are_warned_about_by_kind(selector: str) -> None:
     bad = {
         3: Reply(3, failure="IndexError: no such attribute."),
-        5: Reply(5, 1, np.ones(3, np.float32)),
-        7: Reply(7, 1, -np.ones(SIZE, np.float32)),
+        5: Reply(5, 100, np.ones(3, np.float32)),
+        7: Reply(7, 100, -np.ones(SIZE, np.float32)),
     }
     first, second = oracle_run(FakeEngine(answers=dict(bad)), selector)
     told = "Round 1: 3 of 4 clients gave no usable answer to true_matrix (3, 5, 7); client 3: IndexError: no such"
@@ -136,7 +148,10 @@ def test_answers_that_a_selector_could_not_use_are_warned_about_by_kind(selector
     del bad[3]
     assert "client 5: it sent 3 numbers where 4" in oracle_run(FakeEngine(answers=dict(bad)), selector)[0].warnings[0]
     del bad[5]
-    assert "client 7: its counts are negative" in oracle_run(FakeEngine(answers=dict(bad)), selector)[0].warnings[0]
+    assert (
+        "client 7: one of its numbers is -1, not within [0, 100]"
+        in oracle_run(FakeEngine(answers=dict(bad)), selector)[0].warnings[0]
+    )
     assert oracle_run(FakeEngine(), selector)[0].warnings == []
 
 
@@ -219,7 +234,7 @@ def test_traffic_is_counted_by_kind_of_question() -> None:
     assert record.traffic["loss"] == {
         "messages": 4,
         "bytes_down": 4 * (SIZE * 4 + loss.num_bytes),
-        "bytes_up": 3 * (SIZE * 4 + 16),  # the fake sends a vector whatever it is asked
+        "bytes_up": 3 * 16,
         "client_seconds": 1.5,
     }
     assert record.traffic["train"] == {

@@ -21,7 +21,9 @@ from feddiverse.cli import (
     run,
     study,
 )
-from feddiverse.errors import RunError, UserError
+from feddiverse.errors import RunError, UserError, printable
+
+LONGEST = 1000  # characters of a sentence that are shown: it may quote what was given
 
 # Plain help: drawing boxes takes twice as long as all the rest of `--help`.
 typer.core.HAS_RICH = False
@@ -69,6 +71,7 @@ def _options(
 def main() -> None:
     """Run a command; tell mistakes in one sentence on stderr (exit 2: the user's, exit 1: ours)."""
     logging.getLogger("feddiverse").addHandler(logging.NullHandler())  # commands show what a run says themselves
+    logging.getLogger("feddiverse.engine").addHandler(_Told())  # which cannot wait for the end of a round
     try:
         app()
     except UserError as error:
@@ -77,13 +80,33 @@ def main() -> None:
         _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail("Interrupted.", 130)
+    except OSError as error:  # a name too long, a disk that is full: whatever was not foreseen where it happened
+        named = f" {error.filename}" if error.filename else ""
+        _fail(f"Cannot read or write{named}: {error.strerror or error}.", 2)
+    except UnicodeEncodeError as error:
+        _fail(f"{error.object!r} is no text in UTF-8: give another name.", 2)
+    except MemoryError:
+        _fail("There is not enough memory for this; use less data, a smaller model or fewer workers.", 1)
+    except RecursionError:
+        _fail("What was given is nested too deeply to be read.", 2)
     except Exception as error:
         if os.environ.get("FEDDIVERSE_DEBUG"):
             raise
         _fail(f"Unexpected {type(error).__name__}: {error} (set FEDDIVERSE_DEBUG=1 for the traceback).", 1)
 
 
+class _Told(logging.Handler):
+    """Shows a warning at once, above any progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from feddiverse.cli.console import err
+
+        err.print(f"Warning: {record.getMessage()}", highlight=False, markup=False, soft_wrap=True)
+
+
 def _fail(sentence: str, code: int) -> None:
     sys.stdout.flush()
-    typer.echo(f"feddiverse: {sentence}", err=True)
+    if len(sentence) > LONGEST:
+        sentence = f"{sentence[: LONGEST - 250]} … {sentence[-240:]}"
+    typer.echo(f"feddiverse: {printable(sentence)}", err=True)
     raise SystemExit(code)

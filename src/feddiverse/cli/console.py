@@ -1,17 +1,30 @@
 """What commands share to talk to a person: a console, and progress bars that are silent when not on a terminal."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
+
+from feddiverse.errors import printable
 
 if TYPE_CHECKING:
     from feddiverse.report.page import Hidden
     from feddiverse.report.results import Results
     from feddiverse.report.table import Table
 
-out = Console()
-err = Console(stderr=True)
+
+class SafeConsole(Console):
+    """A console that shows what names of clients, files and classes say, and never obeys it (escape sequences)."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+out = SafeConsole()
+err = SafeConsole(stderr=True)
 
 
 def progress() -> Progress:

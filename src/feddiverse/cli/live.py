@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from feddiverse.cli.console import err, out
 from feddiverse.experiment.config import Config
-from feddiverse.experiment.records import worst_class_of, worst_in_words
+from feddiverse.experiment.records import incomplete_in_words, worst_class_of, worst_in_words
 from feddiverse.experiment.run_directory import read_json
 
 NAMED = 3  # clients of a round
@@ -123,6 +123,8 @@ class Live:
             markup=False,
             soft_wrap=True,
         )
+        if said := incomplete_in_words(result.get("incomplete") or []):
+            out.print(said, highlight=False, markup=False, soft_wrap=True)
         if result.get("rebalanced"):
             out.print(f"With the rebalanced head: {reached(result['rebalanced'])}.", highlight=False, markup=False)
         out.print(f"Next: feddiverse report {shlex.quote(str(result['run_dir']))}", highlight=False, markup=False,

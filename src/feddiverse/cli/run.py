@@ -49,6 +49,12 @@ def run(
         None, metavar="DIR", help="Go on with the run in this directory; with more --rounds, train it further."
     ),
     workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
+    retries: int | None = typer.Option(
+        None, min=0, help="How often a client is asked again whose worker died (default 1)."
+    ),
+    worker_timeout: float | None = typer.Option(
+        None, min=0, help="Seconds without a sign of life until a worker is replaced (default 300; 0: never)."
+    ),
     device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
     engine: str = typer.Option("local", help="local, or flower."),
     json_: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else, on stdout."),
@@ -81,7 +87,7 @@ def run(
         try:
             result = carry_out(
                 settings, out=directory, workers=workers, device=device, engine=engine, on_round=on_round,
-                resume=resume is not None,
+                resume=resume is not None, retries=retries, worker_timeout=worker_timeout,
             )  # fmt: skip
         except KeyboardInterrupt:
             live.interrupted()

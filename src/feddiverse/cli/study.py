@@ -28,6 +28,12 @@ def study(
     out: Path | None = typer.Option(None, help="Study directory (default: studies/<name of the study>)."),
     reuse: list[Path] = typer.Option([], metavar="PATH", help="Take finished runs of equal config from this study."),
     workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
+    retries: int | None = typer.Option(
+        None, min=0, help="How often a client is asked again whose worker died (default 1)."
+    ),
+    worker_timeout: float | None = typer.Option(
+        None, min=0, help="Seconds without a sign of life until a worker is replaced (default 300; 0: never)."
+    ),
     device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show the grid and the expected time; run nothing."),
     json_: bool = typer.Option(False, "--json", help="Print the table's numbers as JSON on stdout."),
@@ -47,7 +53,7 @@ def study(
     make(
         planned, out or Path("studies") / _default_name(planned.name, name, preset, source), reuse=reuse,
         workers=workers, device=device, dry_run=dry_run, as_json=json_, pictures=pictures,
-        tensorboard=tensorboard, mlflow=mlflow,
+        tensorboard=tensorboard, mlflow=mlflow, retries=retries, worker_timeout=worker_timeout,
     )  # fmt: skip
 
 
@@ -61,6 +67,8 @@ def make(
     as_json: bool,
     reuse: Sequence[Path] = (),
     pictures: bool | None = None,
+    retries: int | None = None,
+    worker_timeout: float | None = None,
     **trackers: bool,
 ) -> None:
     """Make the runs of a study that are not made yet, and show its table; `dry_run`: say what there is to do."""
@@ -78,27 +86,32 @@ def make(
         directory.refuse_to_mix(planned)
         show_grid(planned, directory, workers, elsewhere)
         return
+    directory.refuse_to_mix(planned)
     choose_device(device)  # this and the next line only to be told now what is not there
     _trackers(directory.path, **trackers)
-    directory.plan(planned, shlex.join(["feddiverse", *sys.argv[1:]]))
-    taken = [run for run in planned.runs if not directory.is_done(run) and run.config in elsewhere]
-    for run in taken:
-        elsewhere[run.config].save(directory.run_path(run))
+    with directory.held():
+        directory.plan(planned, shlex.join(["feddiverse", *sys.argv[1:]]))
+        taken = [run for run in planned.runs if not directory.is_done(run) and run.config in elsewhere]
+        for run in taken:
+            elsewhere[run.config].save(directory.run_path(run))
 
-    with Display(planned, directory, workers, len(taken)) as display:
+        with Display(planned, directory, workers, len(taken)) as display:
 
-        def perform(run: Planned, path: Path) -> None:
-            watchers = [display.on_round(run), *_trackers(path, **trackers)]
+            def perform(run: Planned, path: Path) -> None:
+                watchers = [display.on_round(run), *_trackers(path, **trackers)]
 
-            def on_round(record: dict[str, Any]) -> None:
-                for watch in watchers:
-                    watch(record)
+                def on_round(record: dict[str, Any]) -> None:
+                    for watch in watchers:
+                        watch(record)
 
-            train.carry_out(run.config, out=path, workers=workers, device=device, on_round=on_round)
+                train.carry_out(
+                    run.config, out=path, workers=workers, device=device, on_round=on_round,
+                    retries=retries, worker_timeout=worker_timeout,
+                )  # fmt: skip
 
-        for run, why in carry_out(planned, directory, perform):
-            display.finished(run, why)
-    _conclude(directory, as_json, pictures)
+            for run, why in carry_out(planned, directory, perform):
+                display.finished(run, why)
+        _conclude(directory, as_json, pictures)
     if display.failures:
         display.show_failures()
         raise typer.Exit(1)
@@ -176,7 +189,7 @@ def _conclude(directory: "StudyDirectory", as_json: bool, pictures: bool | None)
         typer.echo(json.dumps(said, ensure_ascii=False))
         return
     if results.view == "accuracy":  # with one column the full comparison fits a terminal
-        marked = [table for table in made if table.name == "estimated"]
+        marked = [table for table in made if table.name in ("estimated", "heads")]
         made = [made[0] if len(results.columns) > 1 or len(made) < 3 else made[1], *marked]
     for table in made:
         show_table(table)

@@ -8,12 +8,11 @@ from feddiverse.messages import Sketch, Vector
 
 MAX_ITERATIONS = 100
 TOLERANCE = 1e-4  # of the update's deviation
-MIN_CENTRES = 2
 
 
 def compress(update: Vector, task: Sketch) -> Vector:
     """θ_k − θ → its `rate`·|θ| cluster centres (two at least), in ascending order."""
-    return centres(update, max(MIN_CENTRES, int(task.rate * update.size))).astype(np.float32)
+    return centres(update, task.length(update.size)).astype(np.float32)
 
 
 def centres(values: NDArray[np.float32], num_centres: int) -> NDArray[np.float64]:

@@ -36,7 +36,13 @@ _OUR_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # no fault 
 
 
 def is_archive(path: Path) -> bool:
-    return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
+    """Whether it is one, be it damaged: what is wrong with it is told when it is read."""
+    if not path.is_file():
+        return False
+    try:
+        return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+    except _DAMAGED:  # it begins as one
+        return True
 
 
 def extract_named(archive: Path, folder: Path, sizes: dict[str, int]) -> None:

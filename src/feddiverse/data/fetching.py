@@ -111,6 +111,7 @@ def _unpack(name: str, given: Path, folder: Path, report: Report) -> None:
         for file in FILES[name]:
             named = [*given.rglob(file.name), *given.rglob(f"{file.name}.gz")]
             for path in sorted(filter(Path.is_file, named))[:1]:  # Kaggle's folders bear the names of their files
+                _refuse_outside(path, given)
                 _copy_file(path, folder, file)
     else:  # one of the files itself, by content or by name, or an archive of them (PyTorch's files are archives, too)
         same = [file for file in FILES[name] if file.is_at(given) or given.name.removesuffix(".gz") == file.name]
@@ -118,6 +119,12 @@ def _unpack(name: str, given: Path, folder: Path, report: Report) -> None:
             _copy_file(given, folder, same[0])
         elif archives.is_archive(given):
             archives.extract_named(given, folder, {file.name: file.size for file in FILES[name]})
+
+
+def _refuse_outside(path: Path, folder: Path) -> None:
+    """A link in someone's folder may lead to any file of this machine."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{path} is a link that leads out of {folder}: put the file itself there.")
 
 
 def _copy_file(path: Path, folder: Path, file: File) -> None:
@@ -141,6 +148,7 @@ def _unpack_photos(name: str, given: Path, folder: Path, report: Report) -> None
     done = 0
     for path in sorted(root.rglob("*")):
         if path.suffix.lower() in _NEEDED and path.is_file():
+            _refuse_outside(path, root)
             target = folder / path.relative_to(root)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)

@@ -4,10 +4,12 @@ Hashing gigabytes at every start would cost more than it gives: a folder whose n
 as before is taken to be as before; anything else is hashed anew, and decoded anew only if its content is new.
 """
 
+import contextlib
 import hashlib
 import io
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +29,8 @@ T = TypeVar("T")
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 _ENDS_AT_65535 = ("PNG", "PPM")  # formats whose values in Pillow's mode I have 16 bits
+_MOST_PIXELS = 64_000_000
+_LARGE = threading.Lock()
 _BITS_PER_SAMPLE = 258  # TIFF's tag
 
 
@@ -86,7 +90,7 @@ def decode(path: Path, size: int, resize: int = 0) -> NDArray[np.uint8]:
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(io.BytesIO(path.read_bytes())) as picture:
+        with Image.open(io.BytesIO(path.read_bytes())) as picture, _room_for(picture, path):
             colours = _eight_bits(picture, path).convert("RGB")
             if resize:
                 start = round((resize - size) / 2)
@@ -97,6 +101,16 @@ def decode(path: Path, size: int, resize: int = 0) -> NDArray[np.uint8]:
         return np.asarray(square, np.uint8).transpose(2, 0, 1)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} cannot be read as a picture ({type(error).__name__}).") from error
+
+
+@contextlib.contextmanager
+def _room_for(picture: "Image", path: Path) -> Iterator[None]:
+    """Refuse what is too large, and decode one large picture at a time: a small file can hold a huge picture."""
+    pixels = picture.width * picture.height
+    if pixels > _MOST_PIXELS:
+        raise UserError(f"{path} has {pixels:,} pixels: pictures of at most {_MOST_PIXELS:,} can be read; scale it.")
+    with _LARGE if pixels > _MOST_PIXELS // 16 else contextlib.nullcontext():
+        yield
 
 
 def _eight_bits(picture: "Image", path: Path) -> "Image":

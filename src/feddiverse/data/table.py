@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,8 @@ from feddiverse.errors import UserError
 from feddiverse.heterogeneity import Counts
 
 TRAIN, TEST, UNUSED = "train", "test", ("val", "validation")
-MAX_CELLS = 50_000_000  # of a table of counts; more means that a column was mistaken for another
+MAX_CELLS = 5_000_000  # of a table of counts; more means that a column was mistaken for another
+LONGEST_LINE = 16 << 20  # characters
 MAX_COUNT = 2**53  # beyond this, doubles skip whole numbers
 
 
@@ -353,9 +355,9 @@ def _rows(
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            first = stream.readline()
+            first = stream.readline(LONGEST_LINE)
             stream.seek(0)
-            rows = csv.reader(stream, delimiter=max(",;\t", key=first.count), strict=True)
+            rows = csv.reader(_bounded(stream), delimiter=max(",;\t", key=first.count), strict=True)
             for row in rows:
                 if row or rows.line_num == 1:
                     yield rows.line_num, list(map(str.strip, row))
@@ -365,6 +367,13 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except (UnicodeDecodeError, csv.Error):
         raise UserError(f"{path} is not a CSV: it must be a text in UTF-8 with one row a line.") from None
+
+
+def _bounded(stream: IO[str]) -> Iterator[str]:
+    while line := stream.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE or "\0" in line:
+            raise csv.Error("a line without end, or none of a text")
+        yield line
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from feddiverse.data.federation import Federation
 from feddiverse.engine.machine import choose_device, usable_cores
-from feddiverse.engine.pool import Pool
+from feddiverse.engine.pool import Patience, Pool
 from feddiverse.engine.worker import Answer, Job, Memory, Worker
 from feddiverse.errors import RunError, UserError
 from feddiverse.messages import Evaluate, Reply, Task, Vector
@@ -23,9 +23,9 @@ TEST_CHUNK = 256  # of fixed size, so that no number of workers changes which pi
 CACHE_BYTES = 256 << 20  # of clients' pictures, all workers together
 
 
-def open_engine(run: Any, workers: int = 0, device: str = "auto") -> "LocalEngine":
-    """The engine `local` for an opened run (`experiment.opening.Opened`)."""
-    return LocalEngine(run.federation, run.spec, workers=workers, device=device)
+def open_engine(run: Any, workers: int = 0, device: str = "auto", **patience: Any) -> "LocalEngine":
+    """The engine `local` for an opened run (`experiment.opening.Opened`). `patience`: see `Patience`."""
+    return LocalEngine(run.federation, run.spec, workers=workers, device=device, patience=Patience(**patience))
 
 
 class LocalEngine:
@@ -55,6 +55,7 @@ class LocalEngine:
         *,
         in_process: bool | None = None,
         answer: Answer | None = None,
+        patience: Patience | None = None,
     ) -> None:
         """`in_process`: whether to work without processes (None: as the device and the platform ask for).
         `answer`: what a client does with a task (None: `client.tasks.answer`)."""
@@ -75,7 +76,7 @@ class LocalEngine:
         self._pool = (
             InProcess(worker, one_thread=device == "cpu")
             if in_process
-            else Pool(worker, num_workers, self._num_weights)
+            else Pool(worker, num_workers, self._num_weights, patience)
         )
 
     @property

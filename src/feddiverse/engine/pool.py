@@ -1,7 +1,10 @@
 """A pool of forked worker processes: which works on what, what came back, and what happens when one dies."""
 
+import logging
+import math
 import multiprocessing
 import os
+import time
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
@@ -10,10 +13,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
 from feddiverse.engine.shared import SharedVectors
-from feddiverse.engine.worker import TEST_SET, Job, Memory, Worker, serve
+from feddiverse.engine.worker import SECONDS_PER_BEAT, TEST_SET, Job, Memory, Worker, serve
+from feddiverse.errors import UserError
 from feddiverse.messages import Reply, Task, Vector
 
-ATTEMPTS = 2  # a job whose worker dies is tried once more
+log = logging.getLogger("feddiverse.engine")
+
+SILENT = 30.0
+"""Seconds without a sign of life after which it is told: a worker was stopped, or the machine is out of memory."""
 
 
 @dataclass
@@ -26,13 +33,32 @@ class PendingJob:
     attempts: int = 0
 
 
+@dataclass(frozen=True)
+class Patience:
+    """What is done for a worker that gives no answer. `retries`: how often a job is given to another when its worker
+    died; `timeout`: seconds without a sign of life after which a worker counts as dead (0: never). A slow client shows
+    signs of life."""
+
+    retries: int = 1
+    timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.retries < 0 or not 0 <= self.timeout < math.inf:
+            raise UserError(
+                f"There cannot be {self.retries} retries or a timeout of {self.timeout:g} s: give numbers from 0."
+            )
+
+
 @dataclass(eq=False)
 class WorkerProcess:
-    """A process, the parent's end of its pipe, and the job it works on."""
+    """A process, the parent's end of its pipe, the job it works on, and for how long it has shown no sign of life."""
 
     process: ForkProcess
     connection: Connection
+    place: int
     pending: PendingJob | None = None
+    beats: int = -1
+    silent: float = 0.0
 
 
 class Pool:
@@ -42,8 +68,9 @@ class Pool:
     only what it writes. Processes hold nothing worth keeping, so they are stopped by SIGKILL.
     """
 
-    def __init__(self, worker: Worker, num_workers: int, num_weights: int) -> None:
+    def __init__(self, worker: Worker, num_workers: int, num_weights: int, patience: Patience | None = None) -> None:
         self.num_workers = num_workers
+        self._patience = patience or Patience()
         self._worker = worker  # each process has a copy of it, by forking
         self._shared = SharedVectors(num_weights, num_workers)
         self._workers: list[WorkerProcess] = []
@@ -82,7 +109,7 @@ class Pool:
                     for pending, reply, size in self._receive():
                         if reply is not None:
                             arrived[pending.position] = reply, pending, size
-                        elif pending.attempts < ATTEMPTS:
+                        elif pending.attempts <= self._patience.retries:
                             waiting.appendleft(pending)
                         else:
                             arrived[pending.position] = _lost(pending), pending, None
@@ -125,7 +152,12 @@ class Pool:
     def _receive(self) -> Iterator[tuple[PendingJob, Reply | None, int | None]]:
         """Wait for replies: a job with its reply and the size of its vector, or with None if its worker died."""
         workers = {worker.connection: worker for worker in self._workers}
-        for connection in wait(list(workers)):
+        started = time.monotonic()
+        ready = wait(list(workers), timeout=SECONDS_PER_BEAT)
+        if not ready:
+            # No more than a beat or two at a time: the whole group may have been stopped, and we with it.
+            self._listen(min(time.monotonic() - started, 2 * SECONDS_PER_BEAT))
+        for connection in ready:
             assert isinstance(connection, Connection)
             worker = workers[connection]
             pending = worker.pending
@@ -140,21 +172,37 @@ class Pool:
             if pending is not None:
                 yield pending, reply, size
 
+    def _listen(self, seconds: float) -> None:
+        """Whether busy workers are alive: tell of those that show no sign of it, and in the end kill them."""
+        for worker in [worker for worker in self._workers if worker.pending]:
+            beats, before = int(self._shared.beats[worker.place]), worker.silent
+            worker.silent = worker.silent + seconds if beats == worker.beats else 0.0
+            worker.beats = beats
+            pid, timeout = worker.process.pid, self._patience.timeout
+            if before < SILENT <= worker.silent:
+                then = f"it is replaced after {timeout:g} s" if timeout else "the run waits for it"
+                log.warning(
+                    "The worker process %s shows no sign of life for %d s (is it stopped?); %s.", pid, SILENT, then
+                )
+            if timeout and worker.silent >= timeout:
+                worker.process.kill()  # which then is told like any other death
+
     def _start_worker(self) -> WorkerProcess:
         if self._is_closed:
             raise RuntimeError("the engine is closed")
+        place = min(set(range(self.num_workers)) - {worker.place for worker in self._workers})
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
         inherited = [ours, *(worker.connection for worker in self._workers)]
         process = context.Process(
-            target=serve, args=(self._worker, self._shared, theirs, inherited, os.getpid()), daemon=True
+            target=serve, args=(self._worker, self._shared, place, theirs, inherited, os.getpid()), daemon=True
         )
         with warnings.catch_warnings():
             # Python 3.12 warns of any thread, and NumPy has some: they are idle, and the child uses none of them.
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
             process.start()
         theirs.close()  # so that the pipe ends when the worker does
-        worker = WorkerProcess(process, ours)
+        worker = WorkerProcess(process, ours, place)
         self._workers.append(worker)
         return worker
 
@@ -169,4 +217,5 @@ class Pool:
 
 def _lost(pending: PendingJob) -> Reply:
     client = pending.job if isinstance(pending.job, int) else TEST_SET
-    return Reply(client, failure=f"its worker process died {ATTEMPTS} times (killed, or out of memory)")
+    times = f"{pending.attempts} times" if pending.attempts > 1 else "once"
+    return Reply(client, failure=f"its worker process died {times} (killed, or out of memory)", lost=True)

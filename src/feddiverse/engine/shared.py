@@ -1,4 +1,4 @@
-"""Memory that a process and its forked workers see alike: θ on its way down, reply vectors on their way up."""
+"""Memory that a process and its forked workers see alike: θ on its way down, reply vectors and signs of life up."""
 
 import mmap
 
@@ -26,6 +26,7 @@ class SharedVectors:
             memory = mmap.mmap(-1, vector_bytes * (self.num_slots + 1))
         except OSError as error:
             raise UserError(f"There is no memory for {num_workers:,} workers ({error.strerror}); use fewer.") from error
+        self.beats = np.frombuffer(mmap.mmap(-1, 8 * num_workers), np.int64)  # each worker's signs of life
         vectors = np.frombuffer(memory, np.float32).reshape(self.num_slots + 1, -1)
         self.theta: Vector = vectors[0, :num_weights]
         self._slots = vectors[1:]

@@ -5,6 +5,8 @@ import gc
 import os
 import signal
 import sys
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -29,6 +31,8 @@ Job = int | range
 
 Memory = dict[str, NDArray[Any]]
 """What a client keeps between questions; small, and its own."""
+
+SECONDS_PER_BEAT = 1.0
 
 TEST_SET = -1  # the client id under which the server's own test set is asked
 
@@ -74,7 +78,7 @@ def _num_bytes(samples: Samples) -> int:
 
 
 def serve(
-    worker: Worker, shared: SharedVectors, pipe: Connection, inherited: Iterable[Connection], parent: int
+    worker: Worker, shared: SharedVectors, place: int, pipe: Connection, inherited: Iterable[Connection], parent: int
 ) -> None:
     """A worker process: answer `(task, job, slot, memory)` until the parent is gone or kills it.
 
@@ -88,6 +92,7 @@ def serve(
         connection.close()
     prepare_process()
     _raise_oom_score()
+    threading.Thread(target=_beat, args=(shared, place), daemon=True).start()
     shared.theta.flags.writeable = False
     while True:
         try:
@@ -100,6 +105,13 @@ def serve(
             pipe.send((replace(reply, vector=None), vector.size, memory))
         else:
             pipe.send((reply, None, memory))
+
+
+def _beat(shared: SharedVectors, place: int) -> None:
+    """Show the parent that this process runs, however long its client takes: one that is stopped shows nothing."""
+    while True:
+        shared.beats[place] += 1
+        time.sleep(SECONDS_PER_BEAT)
 
 
 def prepare_process() -> None:

@@ -100,6 +100,7 @@ class Balancer:
         self._weights: NDArray[np.float32] | None = None
         self.body = ""  # whose features the head stands on, once it was decided: those of the `start` or `trained` ones
         self.body_errors: dict[str, float] = {}
+        self.trained_penalty = 0.0  # λ for the trained features, by samples that they were not trained on; 0: not known
 
     def learn(self, round: int, clients: Mapping[int, int], ask: Ask) -> None:
         """Have clients read their attributes that have not; `ask` asks about `theta`.
@@ -167,7 +168,8 @@ class Balancer:
             if self.weights == "groups":
                 settings |= {"reading": self.reading, "confidence": self.confidence}
             if self.head == "ridge":
-                penalty = self._penalty(round, matrices, of_fold, folds, clients, fields, ask)
+                penalty = self.trained_penalty if self.body == "trained" else 0.0
+                penalty = penalty or self._penalty(round, matrices, of_fold, folds, clients, fields, ask)
                 weight, bias = everything.heads([penalty])[0]
                 settings |= {"penalty": penalty, "folds": len(of_fold)}
             elif self.head == "fed3r":
@@ -185,7 +187,8 @@ class Balancer:
     ) -> None:
         """Whether training made the features better or worse. For those of the start and of θ alike, heads are solved
         from the samples that clients trained on, and tried on the samples that they set aside: nobody has seen those.
-        Where it cannot be told, the trained ones are taken.
+        Where it cannot be told, the trained ones are taken. λ for them is chosen so, too: clients whose samples
+        were all trained on would find too small a one good enough.
         """
         matrices, fields = self._groups(round, theta, clients, ask_about)
         fields |= {"confidence": self.confidence, "set_aside": set_aside}
@@ -198,7 +201,9 @@ class Balancer:
                     break
                 errors, counts = self._errors(round, known, of_fold[0], known, clients, fields, ask)
                 if counts.any():
-                    self.body_errors[name] = float(worst_and_mean(errors, counts).min())
+                    found = worst_and_mean(errors, counts)
+                    self.body_errors[name] = float(found.min())
+                    self.trained_penalty = PENALTIES[int(found.argmin())]  # of the last one, the trained features
         worse = len(self.body_errors) == 2 and self.body_errors["trained"] > self.body_errors["start"]
         self.body = "start" if worse else "trained"
 
@@ -310,13 +315,19 @@ class Balancer:
 
     def state(self) -> Plain:
         """What must be remembered between rounds."""
-        return {"estimator": self.estimator.state(), "body": self.body, "body_errors": self.body_errors}
+        return {
+            "estimator": self.estimator.state(),
+            "body": self.body,
+            "body_errors": self.body_errors,
+            "trained_penalty": self.trained_penalty,
+        }
 
     def restore(self, state: Plain) -> None:
         """Take back what `state` gave."""
         if state:
             self.estimator.restore(state["estimator"])
             self.body, self.body_errors = state.get("body", ""), dict(state.get("body_errors", {}))
+            self.trained_penalty = state.get("trained_penalty", 0.0)
 
 
 def _check_errors(reply: Reply) -> str | None:

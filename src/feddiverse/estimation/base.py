@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from feddiverse.heterogeneity import triplet
 from feddiverse.messages import Ask, LabelCounts, Plain, TrueMatrix
-from feddiverse.server.replies import answers, check_counts
+from feddiverse.server.replies import answers
 
 Triplet = NDArray[np.float64]  # [ci, ai, sc]
 Matrix = NDArray[np.float64]  # [class, attribute]
@@ -71,7 +71,7 @@ class Oracle(Estimator):
         found = {}
         question = TrueMatrix(self.seed, round, self.shape[1], remember=self.remembered)
         length = math.prod(self.shape)
-        for reply in answers(question, clients, ask, length=length, check=check_counts):
+        for reply in answers(question, clients, ask, length=length):
             assert reply.vector is not None
             matrix = reply.vector.astype(np.float64).reshape(self.shape)
             self.matrices[reply.client] = matrix
@@ -92,7 +92,7 @@ class ClassCounts(Estimator):
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         self.matrices = self.matrices or {}
         found = {}
-        for reply in answers(LabelCounts(self.seed, round), clients, ask, length=self.num_classes, check=check_counts):
+        for reply in answers(LabelCounts(self.seed, round), clients, ask, length=self.num_classes):
             assert reply.vector is not None
             self.matrices[reply.client] = reply.vector.astype(np.float64)[:, None]
             found[reply.client] = triplet(self.matrices[reply.client])

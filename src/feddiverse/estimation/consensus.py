@@ -13,17 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse import seeding
+from feddiverse.errors import UserError
 from feddiverse.estimation.base import Estimator, Triplet
 from feddiverse.estimation.directions import Directions, Mixture, Scatter, find_directions, fit, num_features
 from feddiverse.estimation.plausible import (
+    FINE,
     histogram_problem,
+    implied_triplet,
     moments_problem,
     total_problem,
     triplet_problem,
     trusted_scatter,
 )
 from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain, Reply
-from feddiverse.server.replies import TRIPLET, answers, check_triplet, triplet_in
+from feddiverse.server.replies import answers, triplet_in
 
 Floats = NDArray[np.float64]
 Reading = dict[str, NDArray[np.float32]]
@@ -32,6 +35,7 @@ Reading = dict[str, NDArray[np.float32]]
 REACH = 5.0  # standard deviations that the grid covers on either side
 MAX_CELLS = 4096
 MAX_BINS = 128
+MAX_ATTRIBUTES = 13  # values: two bins on each of twelve axes are all the cells there are
 WEAK = (
     1.6  # strength up to which clients are taken to differ by chance: shuffled real ones reach 1.4, others 2.4 and more
 )
@@ -60,6 +64,11 @@ class Consensus(Estimator):
         largest_share: float = 0.5,
     ) -> None:
         super().__init__()
+        if num_attributes > MAX_ATTRIBUTES:
+            raise UserError(
+                f"The consensus estimator tells at most {MAX_ATTRIBUTES} attribute values apart, not {num_attributes}:"
+                " set num_attributes to fewer."
+            )
         self.seed = seed
         self.num_classes = num_classes
         self.num_attributes = num_attributes
@@ -68,7 +77,11 @@ class Consensus(Estimator):
         self.largest_share = largest_share
         self.reading: Reading | None = None
         self.refused: set[int] = set()  # clients whose answers contradict themselves: nothing else of them is believed
-        self._counts: Mapping[int, Floats] = {}  # client → its class counts, where it has told them just now
+        # Of clients that have just told their parts of the sums: class counts, filled cells of the histogram and what
+        # is in them, and the triplet that these imply.
+        self._counts: Mapping[int, Floats] = {}
+        self._histograms: dict[int, tuple[NDArray[np.intp], Floats]] = {}
+        self._implied: dict[int, Triplet] = {}
         self.strength: float | None = None  # of what was seen, relative to chance; None: not compared (yet)
         self.separation: float | None = None  # of its values, in standard deviations; None: nothing was seen
 
@@ -78,7 +91,7 @@ class Consensus(Estimator):
 
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         clients = {client: size for client, size in clients.items() if client not in self.refused}
-        self._counts = {}
+        self._counts, self._implied = {}, {}
         reading = self.learn(round, clients, ask)
         if reading is None:
             return {}
@@ -93,19 +106,15 @@ class Consensus(Estimator):
             **reading,  # type: ignore[arg-type]  # arrays only
         )
         found = {}
-        cells = reading["shares"].size if matrix else 0
         clients = {client: size for client, size in clients.items() if client not in self.refused}
 
         def check(reply: Reply) -> str | None:
-            if problem := check_triplet(reply):
-                return problem
-            num_attributes, counts = reading["shares"].shape[1], self._counts.get(reply.client)
-            return self._refuse(
-                reply,
-                triplet_problem(triplet_in(reply), clients[reply.client], self.num_classes, num_attributes, counts),
-            )
+            num_classes, num_attributes = reading["shares"].shape
+            told = self._counts.get(reply.client), self._implied.get(reply.client)
+            size = clients[reply.client]
+            return self._refuse(reply, triplet_problem(triplet_in(reply), size, num_classes, num_attributes, *told))
 
-        for reply in answers(task, clients, ask, length=cells, metrics=TRIPLET, check=check):
+        for reply in answers(task, clients, ask, check=check):
             found[reply.client] = triplet_in(reply)
             if reply.vector is not None:
                 self.matrices = self.matrices or {}
@@ -162,19 +171,16 @@ class Consensus(Estimator):
             )
             return self._one_attribute(scatter)
         axes, origin = standardise(directions, scatter)
-        mixture = self._find_values(
-            FeatureHistogram(
-                self.seed,
-                round,
-                self.dimensions,
-                directions=axes.astype(np.float32),
-                origin=origin.astype(np.float32),
-                bins=num_bins(axes.shape[1]),
-                reach=REACH,
-            ),
-            clients,
-            ask,
+        histogram = FeatureHistogram(
+            self.seed,
+            round,
+            self.dimensions,
+            directions=axes.astype(np.float32),
+            origin=origin.astype(np.float32),
+            bins=num_bins(axes.shape[1]),
+            reach=REACH,
         )
+        mixture = self._find_values(histogram, clients, ask)
         if mixture is None:
             return None
         self.separation = mixture.separation
@@ -190,7 +196,17 @@ class Consensus(Estimator):
             "centres": (mixture.centres[None] + mixture.offsets[:, None]) @ whiten,
             "shares": mixture.shares,
         }
+        self._imply(grid(histogram) @ whiten, fields["centres"], fields["shares"])
         return {name: values.astype(np.float32) for name, values in fields.items()}
+
+    def _imply(self, points: Floats, centres: Floats, shares: Floats) -> None:
+        """What each client's histogram says of its triplet, which it is to tell next."""
+        for client, (places, values) in self._histograms.items():
+            cells = np.zeros((self.num_classes, len(points)))
+            cells.ravel()[places] = values
+            filled = cells.any(axis=0)
+            self._implied[client] = implied_triplet(cells[:, filled], points[filled], centres, shares)
+        self._histograms = {}
 
     def _refuse(self, reply: Reply, problem: str | None) -> str | None:
         """The problem; who has one is not asked again."""
@@ -211,10 +227,13 @@ class Consensus(Estimator):
             return None if told is None else self._refuse(reply, histogram_problem(reply.vector, told))
 
         for reply in answers(task, clients, ask, length=counts.size, check=check):
+            assert reply.vector is not None
             counts += reply.vector
+            if reply.client in clients and task.bins >= FINE:
+                places = np.flatnonzero(reply.vector)  # no more than it has samples
+                self._histograms[reply.client] = places, reply.vector[places].astype(np.float64)
         counts = counts.reshape(self.num_classes, -1)
-        middles = ((np.arange(task.bins) + 0.5) * 2 / task.bins - 1) * task.reach
-        points = np.stack(np.meshgrid(*[middles] * q, indexing="ij"), axis=-1).reshape(-1, q)
+        points = grid(task)
         filled = counts.sum(axis=0) > 0
         if not filled.any():
             return None
@@ -250,6 +269,13 @@ def standardise(directions: Directions, scatter: Scatter) -> tuple[Floats, Float
     values, vectors = np.linalg.eigh(covariance)
     axes = directions.axes @ (vectors / np.sqrt(np.maximum(values, 1e-12 * values.max())))
     return axes, scatter.mean @ axes
+
+
+def grid(task: FeatureHistogram) -> Floats:
+    """[cells, q]: the middles of a histogram's cells."""
+    middles = ((np.arange(task.bins) + 0.5) * 2 / task.bins - 1) * task.reach
+    q = task.origin.size
+    return np.stack(np.meshgrid(*[middles] * q, indexing="ij"), axis=-1).reshape(-1, q)
 
 
 def num_bins(q: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from feddiverse.errors import UserError
 from feddiverse.estimation.base import Estimator, Triplet
 from feddiverse.messages import Ask, PaperTriplet
-from feddiverse.server.replies import TRIPLET, answers, check_triplet, triplet_in
+from feddiverse.server.replies import answers, triplet_in
 
 
 class Paper(Estimator):
@@ -40,6 +40,6 @@ class Paper(Estimator):
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
         found = {}
         question = replace(self.question, round=round)
-        for reply in answers(question, clients, ask, length=0, metrics=TRIPLET, check=check_triplet):
+        for reply in answers(question, clients, ask):
             found[reply.client] = triplet_in(reply)
         return found

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from feddiverse.estimation.directions import Scatter, leading_axes, num_features
 from feddiverse.heterogeneity import class_imbalance
+from feddiverse.heterogeneity import triplet as table_triplet
 from feddiverse.messages import Reply, Vector
 from feddiverse.server.spool import Spool
 
@@ -28,6 +29,10 @@ FEW = 8
 """With fewer clients one that differs from all others is nothing unusual."""
 ROUNDING = 1e-6  # of a triplet that was computed or sent with less precision
 CI_ERROR = 0.01
+ERROR = 0.15
+"""How far AI and SC may be from what the client's own histogram says, whose cells are a little wide."""
+FINE = 64  # bins an axis from which a histogram is held against a triplet
+PRIOR_SAMPLES, ITERATIONS = 2.0, 100  # as clients read their samples: `client.consensus`
 
 
 def moments_problem(vector: Vector, num_classes: int, num_samples: int) -> str | None:
@@ -75,9 +80,15 @@ def histogram_problem(vector: Vector, counts: Floats) -> str | None:
 
 
 def triplet_problem(
-    triplet: Floats, num_samples: int, num_classes: int, num_attributes: int, counts: Floats | None = None
+    triplet: Floats,
+    num_samples: int,
+    num_classes: int,
+    num_attributes: int,
+    counts: Floats | None = None,
+    implied: Floats | None = None,
 ) -> str | None:
-    """Why no table of so many samples has this triplet, if none has; with class `counts`, why not its own.
+    """Why no table of so many samples has this triplet, if none has; with its class `counts` told before and the
+    triplet `implied` by its histogram, why it is not its own.
 
     CI and AI cannot be below that of the evenest counts, nor between that of a single odd sample and 1; and mutual
     information is at most the smaller entropy.
@@ -91,7 +102,28 @@ def triplet_problem(
         return f"its SC of {sc:g} is more than its CI of {ci:g} and AI of {ai:g} leave room for"
     if counts is not None and abs(ci - (own := float(class_imbalance(counts[:, None])))) > CI_ERROR:
         return f"its CI of {ci:g} is not the {own:g} of the class counts in its moments"
+    if implied is not None and np.abs(triplet - implied).max() > ERROR:
+        said, shown = (", ".join(f"{value:.2f}" for value in values) for values in (triplet, implied))
+        return f"its triplet ({said}) is not the ({shown}) that its histogram shows"
     return None
+
+
+def implied_triplet(cells: Floats, points: Floats, centres: Floats, shares: Floats) -> Floats:
+    """The triplet that a client with this histogram [Y, cells] finds, had all samples of a cell been in its middle.
+
+    `points` [cells, q]; `centres` [Y, A, q] and `shares` [Y, A] as in `AttributeTriplet`.
+    """
+    sizes = cells.sum(axis=1)[:, None]
+    distances = np.square(points[None, :, None] - centres[:, None]).sum(axis=3)  # [Y, cells, A]
+    likelihoods = np.exp(-0.5 * (distances - distances.min(axis=2, keepdims=True)))
+    own = shares
+    for _ in range(ITERATIONS):
+        posterior = likelihoods * own[:, None]
+        posterior /= posterior.sum(axis=2, keepdims=True)
+        own = ((cells[..., None] * posterior).sum(axis=1) + PRIOR_SAMPLES * shares) / (sizes + PRIOR_SAMPLES)
+    nearest = (likelihoods * own[:, None]).argmax(axis=2)
+    table = np.stack([(cells * (nearest == a)).sum(axis=1) for a in range(shares.shape[1])], axis=1)
+    return np.asarray(table_triplet(table))
 
 
 def _is_imbalance(value: float, num_samples: int, size: int) -> bool:

@@ -1,5 +1,6 @@
 """All a run must remember between two rounds, as one safetensors file: arrays as tensors, the rest as JSON."""
 
+import hashlib
 import json
 import struct
 import threading
@@ -22,7 +23,7 @@ Arrays = dict[str, NDArray[Any]]
 @dataclass(frozen=True)
 class Snapshot:
     """A run between two rounds. `seconds`: spent on it so far, over all sessions; `evaluation`: what is known of the
-    truth; `objective`: what clients would remember."""
+    truth; `objective`: what clients would remember; empty in checkpoints from before there were such."""
 
     round: int
     theta: Vector
@@ -33,22 +34,39 @@ class Snapshot:
     evaluation: Plain = field(default_factory=dict)
     objective: Plain = field(default_factory=dict)
     balancer: Plain = field(default_factory=dict)
+    config: Plain = field(default_factory=dict)  # what it is a run of
 
 
 def pack(snapshot: Snapshot) -> bytes:
     """The snapshot as a safetensors file."""
     arrays: Arrays = {}
     tree = json.dumps(_flatten(vars(snapshot), "", arrays))
-    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata={"state": tree})
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return save(arrays, metadata={"state": tree, "sha256": _digest(tree, arrays)})
 
 
 def unpack(data: bytes, where: object) -> Snapshot:
     """The snapshot `pack` wrote."""
     try:
         header = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
-        return Snapshot(**_unflatten(json.loads(header["__metadata__"]["state"]), load(data)))
-    except (SafetensorError, struct.error, ValueError, KeyError, TypeError) as error:
+        about, arrays = header["__metadata__"], load(data)
+        snapshot = Snapshot(**_unflatten(json.loads(about["state"]), arrays))
+        if "sha256" not in about and snapshot.config:  # those from before there were checksums have no config either
+            raise ValueError("its checksum is missing")
+        if "sha256" in about and about["sha256"] != _digest(about["state"], arrays):
+            raise ValueError("its content does not have the checksum that was written with it")
+        return snapshot
+    except (SafetensorError, struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"The checkpoint {where} is damaged ({error}); run again in another folder.") from error
+
+
+def _digest(tree: str, arrays: Arrays) -> str:
+    """SHA-256 over all that a checkpoint holds."""
+    digest = hashlib.sha256(tree.encode())
+    for name in sorted(arrays):
+        digest.update(f"\n{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
 
 
 def _flatten(value: Any, name: str, arrays: Arrays) -> Any:

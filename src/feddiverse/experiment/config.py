@@ -278,7 +278,8 @@ def _hint(name: str, keys: Mapping[str, Any]) -> str:
     """What an unknown key may have meant: a parameter of one of the parts, another word for a key, or one like it."""
     for part, kind in PARTS.items():
         try:
-            parameters = inspect.signature(registry.find(kind, keys[part])).parameters if part in keys else {}
+            named = isinstance(keys.get(part), str)
+            parameters = inspect.signature(registry.find(kind, keys[part])).parameters if named else {}
         except (UserError, TypeError, ValueError):  # what is wrong with the part is told when its key is looked at
             continue
         if name in parameters:
@@ -368,7 +369,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"Cannot read the config file {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UserError(f"The config file {path} is not valid TOML: it is nested too deeply.") from None
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise UserError(f"The config file {path} is not valid TOML: {error}.") from error
 
 
@@ -386,7 +389,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except ValueError:  # no TOML, or a number of thousands of digits
+    except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, or thousands of brackets
         return text
     return parsed["value"] if len(parsed) == 1 else text
 

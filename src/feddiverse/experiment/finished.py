@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from feddiverse import files
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import Config, to_toml
-from feddiverse.experiment.records import choices, worst_class_of
-from feddiverse.experiment.run_directory import read_config, read_json, read_records
+from feddiverse.experiment.records import check_history, choices, worst_class_of
+from feddiverse.experiment.run_directory import check_config, read_config, read_json, read_records
 from feddiverse.experiment.truth import SelectionStatistics, statistics
 from feddiverse.heterogeneity import triplet
 
@@ -217,13 +217,13 @@ def read(path: Path) -> Run:
 def checked(run: Run, where: str) -> Run:
     """The run, if all that tables and figures rest on is there; else damage is told with the place it is in."""
     try:
-        if run.result["rounds"] != run.rounds[-1]["round"]:
-            raise ValueError(f"{run.result['rounds']} rounds are promised, {run.rounds[-1]['round']} are there")
+        check_history(run.rounds, run.result)
+        check_config(run.config, run.result)
         if run.worst_of(run.result) is None:
             raise UserError(f"The run in {where} had no test samples: there is no accuracy to report.")
         _ = (run.worst_accuracy, run.result["groups"], run.curve[0][-1], run.selection, run.true_triplets,
              run.estimated_triplets, run.group_names)  # fmt: skip
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{type(error).__name__} {error}"
         raise UserError(f"The run in {where} is damaged ({what}); delete it and run it again.") from error
     return run

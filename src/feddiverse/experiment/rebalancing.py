@@ -101,7 +101,10 @@ def rebalance(
         _refuse_other_inputs(directory, environment.describe(opened.federation, opened.weights))
         head, balancer = opened.head(), opened.balancer()
         assert balancer is not None
-        balancer.body = ((before.rebalanced or {}).get("settings") or {}).get("body", "")
+        decided = (before.rebalanced or {}).get("settings") or {}
+        if decided.get("body"):  # by samples that were trained on since
+            balancer.body, balancer.body_errors = decided["body"], decided["body_errors"]
+            balancer.trained_penalty = decided["penalty"]
         with closing(opener(opened, workers, device)) as reached:
             evaluation = opened.evaluation(reached)
             if snapshot := read_checkpoint(path):

@@ -1,6 +1,7 @@
 """What a run directory says about a run, as plain data."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +59,7 @@ def as_record(done: Round) -> dict[str, Any]:
         "phase": done.phase,
         "selected": done.selected,
         "failed": done.failed,
+        "lost": done.lost,
         "warnings": done.warnings,
         "train_loss": done.train_loss,
         **accuracies_of(done.tested),
@@ -155,6 +157,45 @@ def num_rounds(records: list[dict[str, Any]]) -> int:
     return sum(len(record.get("choices", [None])) for record in records)
 
 
+def check_history(records: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> None:
+    """A `ValueError` says what is wrong with a finished run's rounds: each must be there once, in order, and accuracies
+    be some. Records of a packed study stand for several rounds each."""
+    numbers = [record["round"] for record in records]
+    packed = any("choices" in record for record in records)
+    if any(later <= earlier for earlier, later in pairwise(numbers)):
+        raise ValueError("its rounds are not in order, or one is there twice")
+    if not packed and numbers != list(range(1, len(numbers) + 1)):
+        raise ValueError("rounds are missing")
+    if not numbers or result["rounds"] != numbers[-1]:
+        raise ValueError(f"{result['rounds']} rounds are promised, {numbers[-1] if numbers else 0} are there")
+    for name in ("accuracy", "worst_group_accuracy"):
+        if result[name] != records[-1][name]:
+            raise ValueError(f"its {name} is not that of its last round")
+    for record in records:
+        for name in ("accuracy", "worst_group_accuracy"):
+            if record[name] is not None and not 0 <= record[name] <= 1:
+                raise ValueError(f"its {name} is {record[name]}")
+
+
+def incomplete(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rounds in which an answer was lost (a worker was killed, a node went away): the same run made again may have it,
+    and then ends in another θ."""
+    return [{"round": r["round"], "clients": r["lost"]} for r in records if r.get("lost")]
+
+
+def incomplete_in_words(lost: list[dict[str, Any]]) -> str:
+    """`Incomplete: …` for a person; nothing where every answer came."""
+    if not lost:
+        return ""
+    clients = sorted({client for each in lost for client in each["clients"]})
+    named = ", ".join(map(str, clients[:10])) + (", …" if len(clients) > 10 else "")
+    rounds = f"round {lost[0]['round']}" if len(lost) == 1 else f"{len(lost)} rounds, first in round {lost[0]['round']}"
+    return (
+        f"Incomplete: answers of {len(clients)} clients ({named}) were lost in {rounds}, so the same run made again may"
+        " give another model."
+    )
+
+
 def _estimated(last: Mapping[str, Any], client_names: Sequence[str]) -> dict[str, Any]:
     """What a result says of estimated groups and of samples held out, where there are such."""
     held_out = last.get("held_out")
@@ -193,6 +234,7 @@ def summary(
         "bytes_down": sum(record["bytes_down"] for record in records),
         "bytes_up": sum(record["bytes_up"] for record in records),
         "theta_sha256": theta_sha256,
+        "incomplete": incomplete(records),
         "selection": {
             **found.summary(),
             "times_chosen": found.times_chosen.tolist(),

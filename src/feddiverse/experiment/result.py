@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike, NDArray
 
 from feddiverse.data.arrays import as_samples
-from feddiverse.errors import UserError
-from feddiverse.experiment.records import worst_class_of, worst_in_words
-from feddiverse.experiment.run_directory import read_checkpoint, read_config, read_json, read_rebalanced, read_records
+from feddiverse.errors import UserError, as_text
+from feddiverse.experiment.records import check_history, worst_class_of, worst_in_words
+from feddiverse.experiment.run_directory import (
+    check_config,
+    read_checkpoint,
+    read_config,
+    read_json,
+    read_rebalanced,
+    read_records,
+)
 from feddiverse.messages import Vector
 
 if TYPE_CHECKING:  # none of them is needed to look at numbers
@@ -50,15 +57,25 @@ class Result:
     def read(cls, path: str | Path, model: Any = None) -> "Result":
         """The finished run in a directory; `model` as in `load_model`."""
         path = Path(path).expanduser()
-        read_config(path)  # says so if there is no run
+        config = read_config(path)  # says so if there is no run
         summary = read_json(path / "result.json")
         if summary is None:
             raise UserError(f"The run in {path} is not finished: go on with 'feddiverse run --resume {path}'.")
         about = read_json(path / "model.json") or _about_of_old(path)
         found = read_json(path / "triplets.json") or {}
+        history, theta = read_records(path), _trained_theta(path)
+        if summary.get("rounds", 0) < len(history):
+            raise UserError(f"The run in {path} is being trained further: go on with 'feddiverse run --resume {path}'.")
+        try:
+            check_history(history, summary)
+            check_config(config, summary)
+            if digest(theta) != summary["theta_sha256"]:
+                raise ValueError("its weights are not those that its result tells of")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"The run in {path} is damaged ({as_text(error)}); delete it and run it again.") from error
         changed = read_rebalanced(path) if summary.get("rebalanced") else None
         summary["run_dir"] = str(path)
-        return cls(summary, read_records(path), _trained_theta(path), about, found, model, path, changed)
+        return cls(summary, history, theta, about, found, model, path, changed)
 
     @property
     def accuracy(self) -> float | None:
@@ -132,7 +149,9 @@ class Result:
 
         rows = []
         for record in self.history:
-            flat = {key: value for key, value in record.items() if key not in ("groups", "traffic")}
+            flat = {key: value for key, value in record.items() if key not in ("groups", "traffic", "rebalanced")}
+            if solved := record.get("rebalanced"):
+                flat |= {f"rebalanced_{key}": solved[key] for key in ("accuracy", "worst_group_accuracy")}
             names = self.about["class_names"], self.about["attribute_names"]
             flat |= {f"group {_group(group, *names)}": group["accuracy"] for group in record["groups"] or []}
             rows.append(flat)
@@ -140,6 +159,7 @@ class Result:
 
     def plot(self) -> "Figure":
         """Accuracy over rounds: the worst group (or class, where groups are unknown), the mean, and each group."""
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
 
         tested = [record for record in self.history if record["accuracy"] is not None]
@@ -154,7 +174,8 @@ class Result:
         known = self.worst_group_accuracy is not None
         worst: list[Any] = [record["worst_group_accuracy"] if known else worst_class_of(record) for record in tested]
         axes.plot(at, worst, color="black", linewidth=2, label="worst group" if known else "worst class")
-        axes.legend(loc="lower right", fontsize="small")
+        with rc_context({"text.parse_math": False}):  # a $ in a name is a $
+            axes.legend(loc="lower right", fontsize="small")
         return figure
 
     def __repr__(self) -> str:

@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
@@ -65,23 +64,48 @@ def read_config(path: Path) -> Config:
     return config
 
 
+def check_config(config: Config, result: Mapping[str, Any]) -> None:
+    """A `ValueError` where a finished run's config is not the one that its result was made with."""
+    if made_with := result.get("config"):
+        made = replace(from_mapping(made_with), rounds=config.rounds)  # more may have been asked for since
+        if differing := differences(made.plain(), config.plain()):
+            raise ValueError(f"config.toml was changed after the run: {', '.join(differing)}")
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON object in a file, or None where there is no file."""
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content: dict[str, Any] = _parsed(path.read_bytes())
         if not isinstance(content, dict) or not content:
             raise ValueError("it should hold a JSON object")
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); remove it and run again.") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     return content
+
+
+def _parsed(text: bytes) -> Any:
+    """JSON, without what only Python takes for it: NaN and infinite numbers."""
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"it has a number that is {name}")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def read_checkpoint(path: Path) -> checkpoint.Snapshot | None:
     """The last checkpoint of the run in this directory, or None where there is none."""
     file = path / "checkpoint.safetensors"
-    return checkpoint.unpack(file.read_bytes(), file) if file.exists() else None
+    try:
+        return checkpoint.unpack(file.read_bytes(), file) if file.exists() else None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
 
 
 def read_rebalanced(path: Path) -> Vector:
@@ -108,7 +132,7 @@ def _complete_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
         for line in stream:
             end += len(line)
             try:
-                record = json.loads(line) if line.endswith(b"\n") else None
+                record = _parsed(line) if line.endswith(b"\n") else None
             except ValueError:
                 record = None
             if not isinstance(record, dict) or not isinstance(record.get("round"), int):
@@ -124,12 +148,8 @@ class RunDirectory:
         `extend` is set."""
         self.path = path
         self._rounds: IO[bytes] | None = None
-        # Held as long as this process lives, and by no worker forked from it; close() may come from another thread.
-        self._lock = FileLock(path / ".lock", blocking=False, thread_local=False, fallback_to_soft=False)
-        with files.writing(path):
-            path.mkdir(parents=True, exist_ok=True)
+        self._lock = files.take_lock(path, "run")
         try:
-            self._take_lock()
             self.is_new = not (path / "config.toml").exists()
             if self.is_new:
                 self._refuse_foreign_files()
@@ -152,14 +172,17 @@ class RunDirectory:
                 " --out."
             )
 
-    def _take_lock(self) -> None:
-        with files.writing(self.path):
-            try:
-                self._lock.acquire()
-            except Timeout:
-                raise UserError(
-                    f"Another process is working on the run in {self.path}; wait for it, or end it."
-                ) from None
+    def _refuse_another_config(self, snapshot: checkpoint.Snapshot | None) -> None:
+        """A config that was changed by hand since the checkpoint would make one run of two."""
+        if snapshot is None or not snapshot.config:
+            return
+        now = read_config(self.path)
+        began = replace(from_mapping(snapshot.config, "the checkpoint"), rounds=now.rounds)
+        if differing := differences(began.plain(), now.plain()):
+            raise UserError(
+                f"{self.path / 'config.toml'} was changed since this run began: {', '.join(differing)}; put it back, or"
+                " start a new run."
+            )
 
     def _refuse_foreign_files(self) -> None:
         foreign = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
@@ -257,6 +280,7 @@ class RunDirectory:
         """The last checkpoint, with `rounds.jsonl` cut to its rounds; None (and no lines) before the first."""
         rounds = self.path / "rounds.jsonl"
         snapshot = read_checkpoint(self.path)
+        self._refuse_another_config(snapshot)
         done = snapshot.round if snapshot else 0
         lines = [(record, end) for record, end in _complete_lines(rounds) if record["round"] <= done]
         if [record["round"] for record, _ in lines] != list(range(1, done + 1)):

@@ -105,6 +105,15 @@ class StudyDirectory:
     def __init__(self, path: Path):
         self.path = path
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """For this process alone: two would make the same runs."""
+        lock = files.take_lock(self.path, "study")
+        try:
+            yield
+        finally:
+            lock.release()
+
     def run_path(self, run: Planned) -> Path:
         return self.path / "runs" / run.name
 
@@ -115,9 +124,10 @@ class StudyDirectory:
         """What `study.json` says, if it is there; runs made with other settings would mix two studies in one table."""
         if self.path.is_file():
             raise UserError(f"{self.path} is a file; choose another folder with --out.")
-        earlier = read_json(self.path / "study.json")
+        files.check_name(self.path)
+        earlier = read_plan(self.path)
         if earlier is None:
-            if self.path.is_dir() and any(self.path.iterdir()):
+            if self.path.is_dir() and any(entry.name != files.LOCK for entry in self.path.iterdir()):
                 raise UserError(f"{self.path} is not empty and no study; choose another folder with --out.")
             return {}
         if earlier["name"] != study.name:
@@ -154,6 +164,28 @@ class StudyDirectory:
             files.write(path, json.dumps(dict(failures), indent=1, ensure_ascii=False).encode() + b"\n")
         else:
             path.unlink(missing_ok=True)
+
+
+def read_plan(path: Path) -> dict[str, Any] | None:
+    """What `study.json` in this folder says, if it is there and whole."""
+    file = path / "study.json"
+    content = read_json(file)
+    if content is None:
+        return None
+    kinds = {"name": str, "title": str, "runs": list, "baselines": dict, "stands_for": dict}
+    wrong = [key for key, kind in kinds.items() if not isinstance(content.get(key), kind)]
+    for entry in [] if "runs" in wrong else content["runs"]:
+        of_run = {"name": str, "row": str, "column": str, "seed": int, "settings": dict}
+        if (
+            not isinstance(entry, dict)
+            or any(not isinstance(entry.get(key), kind) for key, kind in of_run.items())
+            or "/" in entry["name"]
+        ):
+            wrong.append("runs")
+            break
+    if wrong:
+        raise UserError(f"{file} is damaged (its '{wrong[0]}' cannot be read); choose another folder with --out.")
+    return content
 
 
 def finished_runs(studies: Iterable[Path]) -> dict[Config, Run]:

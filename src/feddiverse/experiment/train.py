@@ -4,11 +4,13 @@ Interrupted at any moment, a run in a directory goes on, bit for bit.
 """
 
 import copy
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from os.path import isfile  # unlike Path's, it bears names that are too long
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,7 +37,7 @@ from feddiverse.experiment.records import (
     worst_in_words,
 )
 from feddiverse.experiment.result import Result, digest
-from feddiverse.experiment.run_directory import RunDirectory, read_config, read_records
+from feddiverse.experiment.run_directory import RunDirectory, read_config, read_json, read_records
 from feddiverse.experiment.truth import TruthKept
 from feddiverse.messages import Engine, Reply, Task, Vector
 from feddiverse.server.meter import Meter
@@ -79,6 +81,8 @@ def train(
     engine: str | OpenEngine = "local",
     workers: int = 0,
     device: str = "auto",
+    retries: int | None = None,
+    worker_timeout: float | None = None,
     on_round: OnRound | None = None,
     **settings: Any,
 ) -> Result:
@@ -89,7 +93,8 @@ def train(
     `out` is a run directory: what is unfinished there goes on, what is finished is read; None keeps nothing.
     `resume` insists that there is a run, and with a larger `rounds` trains it further. `on_round` is called with each
     round's record and ends the run by returning False. `engine` ("local", "flower"), `workers` and `device` do not
-    change the result.
+    change the result. `retries` (1): how often a client is asked again whose worker process died; `worker_timeout`
+    (300): seconds without a sign of life after which a worker counts as dead, 0 for never.
 
     >>> import feddiverse as fd
     >>> result = fd.train("digits-gsc", selector="feddiverse", rounds=2, num_selected=3, workers=1)
@@ -104,6 +109,7 @@ def train(
     return carry_out(
         config, objects, out,
         engine=engine, workers=workers, device=device, on_round=on_round, resume=resume,
+        retries=retries, worker_timeout=worker_timeout,
     )  # fmt: skip
 
 
@@ -117,26 +123,43 @@ def carry_out(
     device: str = "auto",
     on_round: OnRound | None = None,
     resume: bool = False,
+    retries: int | None = None,
+    worker_timeout: float | None = None,
 ) -> Result:
     """`train` for a config that is made already."""
+    patience = {"retries": retries, "timeout": worker_timeout}
+    patience = {name: value for name, value in patience.items() if value is not None}
+    if patience and engine != "local":
+        raise UserError("Retries and a timeout of workers are for the engine local; leave them out.")
     opener: OpenEngine = engine if callable(engine) else registry.find(registry.ENGINE, engine)
+    if patience:
+        opener = functools.partial(opener, **patience)
     if out is None:
         if resume:
             raise UserError("Only a run in a directory can go on: say which with out=.")
         return _Run(open_run(config, objects), None).train(opener, workers, device, on_round)
     out = Path(out).expanduser()
-    if resume:
-        read_config(out)  # says so if there is no run
+    there = read_config(out) if resume or isfile(out / "config.toml") else None  # says so if there is no run
+    if there == config and (done := _finished(out, config, objects, resume)) is not None:
+        return done  # be it on a disk that cannot be written to
     with RunDirectory(out, config, extend=resume) as directory:
-        finished = directory.read_json("result.json")
-        if finished is not None and not (resume and finished["rounds"] < config.rounds):
-            return Result.read(out, objects.model if objects else None)
+        if (done := _finished(out, config, objects, resume)) is not None:  # by another process, meanwhile
+            return done
         try:
             return _Run(open_run(config, objects), directory).train(opener, workers, device, on_round)
         except Exception:
             if directory.is_new and not read_records(out):
                 directory.abandon()
             raise
+
+
+def _finished(out: Path, config: Config, objects: Objects | None, resume: bool) -> Result | None:
+    """The run in a directory, if it is finished and nothing more is asked of it."""
+    if not isfile(out / "result.json"):
+        return None
+    if resume and (read_json(out / "result.json") or {}).get("rounds", 0) < config.rounds:
+        return None
+    return Result.read(out, objects.model if objects else None)
 
 
 class _Run:
@@ -288,6 +311,7 @@ class _Run:
             done.round, done.theta, self.aggregator.state(), selector, done.lost_in_a_row, self._seconds,
             self._truth.state() | self.evaluation.state(), self.objective.state(),
             {} if self.balancer is None else self.balancer.state(),
+            self.config.plain(),
         )  # fmt: skip
 
     def _write_checkpoint(self, snapshot: Snapshot) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feddiverse.heterogeneity import Counts, triplet
 from feddiverse.messages import EVALUATION_ONLY, Engine, PaperTriplet, Plain, Reply, Task, Vector
+from feddiverse.server.replies import Door
 
 DIMENSIONS = ("ci", "ai", "sc")
 
@@ -81,24 +82,20 @@ def compare(
     }
 
 
-class TruthKept:
-    """An engine that takes what replies say of the truth out of them, and adds it up.
+class TruthKept(Door):
+    """A door that takes what replies say of the truth out of them, and adds it up.
 
     `confusion`: [estimated attribute, true attribute] over all samples seen so far; None where nobody knows the truth.
     """
 
     def __init__(self, engine: Engine, state: Plain | None = None) -> None:
-        self._engine = engine
+        super().__init__(engine)
         kept = (state or {}).get("confusion")
         self.confusion: NDArray[np.float64] | None = None if kept is None else np.asarray(kept, np.float64)
 
-    @property
-    def clients(self) -> Mapping[int, int]:
-        return self._engine.clients
-
     def ask(self, task: Task, theta: Vector, clients: Sequence[int]) -> Iterator[Reply]:
         """The engine's `ask`, its replies without what is for evaluation only."""
-        for reply in self._engine.ask(task, theta, clients):
+        for reply in super().ask(task, theta, clients):
             truth = {name: n for name, n in reply.metrics.items() if name.startswith(EVALUATION_ONLY)}
             if truth and reply.failure is None:
                 self._add(task, truth)
@@ -119,9 +116,6 @@ class TruthKept:
     def state(self) -> Plain:
         """What must be remembered between rounds."""
         return {} if self.confusion is None else {"confusion": self.confusion}
-
-    def close(self) -> None:
-        self._engine.close()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from feddiverse.errors import RunError
+from feddiverse.errors import RunError, as_text
 from feddiverse.flower import wire
 from feddiverse.messages import Reply, Task, Train, Vector
 
@@ -125,7 +125,7 @@ class FlowerEngine:
         """A node's answer to our greeting. One that makes no sense is no client of ours (until it is greeted anew)."""
         if message.has_error():
             if message.error.code not in GONE:
-                self._refused[node] = f"it failed to say who it is ({wire.as_text(message.error.reason)})"
+                self._refused[node] = f"it failed to say who it is ({as_text(message.error.reason)})"
             return
         try:
             client, size, num_partitions = wire.read_introduction(message.content, self._num_clients)
@@ -168,7 +168,7 @@ class FlowerEngine:
         arrived: dict[str, Message] = {}
         for position, client in enumerate(clients):
             if client not in asked:
-                yield Reply(client, failure="it is not connected")
+                yield Reply(client, failure="it is not connected", lost=True)
                 continue
             soon = [asked[c] for c in clients[position : position + PULLED_AHEAD] if c in asked]
             for _ in _until(deadline):
@@ -181,11 +181,11 @@ class FlowerEngine:
     def _reply(self, client: int, message: Message | None, patience: float) -> Reply:
         if message is None:
             self._forget(client)
-            return Reply(client, failure=f"it did not answer within {patience:.0f} s")
+            return Reply(client, failure=f"it did not answer within {patience:.0f} s", lost=True)
         if message.has_error():
             if message.error.code in GONE:
                 self._forget(client)
-            return Reply(client, failure=f"its node failed ({wire.as_text(message.error.reason)})")
+            return Reply(client, failure=f"its node failed ({as_text(message.error.reason)})", lost=True)
         return wire.decode_reply(client, message.content)
 
     def _push(self, messages: Iterable[Message]) -> set[str]:

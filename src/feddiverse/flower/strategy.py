@@ -5,6 +5,7 @@ our selector chose. So `fraction_train`, `min_train_nodes` and what else it know
 be known of it. (Showing it a grid of chosen nodes only would make it take a fraction of these, and wait for more.)
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
@@ -17,14 +18,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from feddiverse import registry, seeding
-from feddiverse.errors import UserError
+from feddiverse.errors import UserError, as_text
 from feddiverse.estimation.base import Oracle
 from feddiverse.experiment.config import KEYS, from_mapping
 from feddiverse.experiment.config import settings as settings_of
 from feddiverse.flower import wire
 from feddiverse.flower.engine import NAMED, FlowerEngine, Timeouts
 from feddiverse.flower.heads import rebalanced
-from feddiverse.messages import Plain, Reply, Task, Vector
+from feddiverse.messages import MOST, Plain, Reply, Task, Vector
 from feddiverse.selection.base import Selector
 from feddiverse.selection.hcsfed import HCSFed
 from feddiverse.selection.limited import limited
@@ -154,19 +155,9 @@ class Selecting(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """As the wrapped strategy does, given the replies in the order of clients: sums then have one order.
 
-        Replies with weights that are not finite are left out: one of them would spoil the average.
+        Replies that would spoil the average, or end the wrapped strategy's round, are left out.
         """
-        clients = {node: client for client, node in self._engine.nodes.items()} if self._engine else {}
-        known = [(clients.get(m.metadata.src_node_id), m) for m in replies]
-        ordered = sorted(known, key=lambda pair: (pair[0] is None, pair[0] or 0))
-        sound = []
-        for client, message in ordered:
-            problem = None if message.has_error() else _problem(message.content)
-            if problem is None:
-                sound.append((client, message))
-            else:
-                who = f"node {message.metadata.src_node_id}" if client is None else f"client {client}"
-                self._warn(f"Round {server_round}: {who} is left out: {problem}.")
+        sound = self._sound(server_round, replies)
         if server_round > self.pretraining_rounds and self.chosen.get(server_round):
             usable = [(c, m) for c, m in sound if c is not None and not m.has_error()]
             theta = NO_THETA if self._theta is None else self._theta
@@ -180,8 +171,31 @@ class Selecting(Strategy):
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The wrapped strategy's own business."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        """The wrapped strategy's own business, but for replies that would end its round."""
+        return self.strategy.aggregate_evaluate(server_round, [m for _, m in self._sound(server_round, replies)])
+
+    def _sound(self, server_round: int, replies: Iterable[Message]) -> list[tuple[int | None, Message]]:
+        """Replies that can be averaged, each with its client, in the order of clients; others are told of. What a reply
+        of the user's own app has to hold, most of the others show."""
+        clients = {node: client for client, node in self._engine.nodes.items()} if self._engine else {}
+        known = [(clients.get(m.metadata.src_node_id), m) for m in replies]
+        ordered = sorted(known, key=lambda pair: (pair[0] is None, pair[0] or 0))
+        problems = [None if message.has_error() else _problem(message.content) for _, message in ordered]
+        forms = [
+            None if problem or message.has_error() else _form(message.content)
+            for problem, (_, message) in zip(problems, ordered, strict=True)
+        ]
+        usual = Counter(form for form in forms if form is not None).most_common(1)
+        sound = []
+        for (client, message), problem, form in zip(ordered, problems, forms, strict=True):
+            if problem is None and form is not None and form != usual[0][0]:
+                problem = "it sent other records, or arrays of other shapes, than most clients did"
+            if problem is None:
+                sound.append((client, message))
+            else:
+                who = f"node {message.metadata.src_node_id}" if client is None else f"client {client}"
+                self._warn(f"Round {server_round}: {who} is left out: {problem}.")
+        return sound
 
     def summary(self) -> None:
         """The wrapped strategy's own."""
@@ -350,15 +364,30 @@ def _problem(content: RecordDict) -> str | None:
                 try:
                     values = array.numpy()
                 except Exception:
-                    return f"its {wire.as_text(name)} cannot be read"
+                    return f"its {as_text(name)} cannot be read"
                 if np.issubdtype(values.dtype, np.inexact) and not np.isfinite(values).all():
-                    return f"its {wire.as_text(name)} is not all finite"
+                    return f"its {as_text(name)} is not all finite"
     for numbers in content.metric_records.values():
         try:
-            wire.natural(wire.NUM_EXAMPLES, numbers.get(wire.NUM_EXAMPLES, 0), wire.MOST)
+            wire.natural(wire.NUM_EXAMPLES, numbers.get(wire.NUM_EXAMPLES, 0), MOST)
         except (TypeError, ValueError) as error:
-            return f"its {wire.as_text(error)}"
+            return f"its {as_text(error)}"
     return None
+
+
+def _form(content: RecordDict) -> tuple[Any, ...]:
+    """What must be the same in all replies for them to be averaged: names of records and keys, and arrays' shapes."""
+    arrays = {
+        (record, name, tuple(array.shape))
+        for record, held in content.array_records.items()
+        for name, array in held.items()
+    }
+    numbers = {
+        (record, name, isinstance(value, list))
+        for record, held in content.metric_records.items()
+        for name, value in held.items()
+    }
+    return frozenset(content.array_records), frozenset(arrays), frozenset(content.metric_records), frozenset(numbers)
 
 
 def _seen(client: int, message: Message, theta: Vector | None) -> Reply:

@@ -3,11 +3,11 @@
 A question is two records of its own, its numbers and its arrays, beside those that carry the model. An answer has the
 shape that Flower's own strategies expect: one `ArrayRecord`, one `MetricRecord` with `num-examples`.
 
-What comes from clients may be anything. `read_introduction` and `decode_reply` are the door: behind them numbers are
-finite and of a size to count with, and whatever does not pass is a failure of that node or client alone.
+What comes from clients may be anything. `decode_reply` makes a `Reply` of it or a failure of that client alone; whether
+its numbers make sense is for the server's door to say (`server.replies`). What a node says of itself before it is asked
+anything is checked here (`read_introduction`).
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from feddiverse.messages import EVALUATION_ONLY, Reply, Task, Train, Vector
+from feddiverse.errors import as_text
+from feddiverse.messages import MOST, Reply, Task, Train, Vector
 from feddiverse.server.meter import WITHOUT_THETA
 
 MEMORY = "feddiverse.memory"
@@ -24,9 +25,6 @@ TASK, TASK_ARRAYS = "feddiverse.task", "feddiverse.arrays"  # names that no othe
 ARRAYS, METRICS, TROUBLE = "arrays", "metrics", "trouble"
 THETA, VECTOR, PAYLOAD = "theta", "vector", "payload"
 LARGEST = 2**63 - 1  # NumPy's integers
-MOST = 2**40
-"""The most samples or seconds that a client is believed: sums over a million clients then stay within 63 bits."""
-LONGEST_TEXT = 300  # characters of what a client says that are shown
 NUM_EXAMPLES, SECONDS, PARTITION, PARTITIONS = "num-examples", "seconds", "partition-id", "num-partitions"
 
 OURS = "feddiverse_"  # before the name of each question: an app may have a query "loss" of its own
@@ -126,12 +124,6 @@ def natural(name: str, value: Any, most: int = LARGEST) -> int:
     return int(value)
 
 
-def as_text(value: object) -> str:
-    """What a client says, fit for a log or a terminal: one line, printable, and not too long."""
-    text = str(value)[:LONGEST_TEXT]
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
 def _described(error: Exception) -> str:
     return as_text(f"{type(error).__name__}: {error}")
 
@@ -151,11 +143,8 @@ def encode_reply(reply: Reply) -> RecordDict:
 def decode_reply(client: int, content: RecordDict) -> Reply:
     """What a client sent, which may be anything: what is no answer to us becomes a failure of that client alone."""
     try:
-        metrics = {name: _finite(name, value) for name, value in content.metric_records[METRICS].items()}
-        num_examples = natural(NUM_EXAMPLES, metrics.pop(NUM_EXAMPLES), MOST)
-        seconds = metrics.pop(SECONDS)
-        if not 0 <= seconds <= MOST:
-            raise ValueError(f"{SECONDS} is {seconds}")
+        metrics: dict[str, Any] = dict(content.metric_records[METRICS])
+        num_examples, seconds = metrics.pop(NUM_EXAMPLES), metrics.pop(SECONDS)
         arrays = content.array_records[ARRAYS]
         vector = _vector(arrays[VECTOR]) if VECTOR in arrays else None
         trouble = content.config_records.get(TROUBLE)
@@ -164,7 +153,7 @@ def decode_reply(client: int, content: RecordDict) -> Reply:
             num_examples=num_examples,
             vector=vector,
             seconds=seconds,
-            metrics={name: value for name, value in metrics.items() if _is_sensible(name, value, num_examples)},
+            metrics=metrics,
             failure=None if trouble is None else as_text(trouble["failure"]),
             payload=_payload(arrays[PAYLOAD]) if PAYLOAD in arrays else b"",
         )
@@ -175,11 +164,8 @@ def decode_reply(client: int, content: RecordDict) -> Reply:
 def _vector(array: Array) -> Vector:
     try:
         vector = array.numpy()
-        kind, shape = vector.dtype, vector.shape
     except Exception:  # what it says would advise to unpickle
         raise ValueError("its vector is no array") from None
-    if kind != np.float32 or len(shape) != 1:
-        raise ValueError(f"a vector of type {kind} and shape {shape}")
     return vector
 
 
@@ -191,24 +177,6 @@ def _payload(array: Array) -> bytes:
     if values.dtype != np.uint8 or values.ndim != 1:
         raise ValueError(f"a payload of type {values.dtype} and shape {values.shape}")
     return values.tobytes()
-
-
-def _finite(name: str, value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{name} is {number}")
-    return number
-
-
-def _is_sensible(name: str, value: float, num_examples: int) -> bool:
-    """Whether a comparison with the truth has attributes and a count; it decides nothing, so nonsense is just dropped.
-
-    All other metrics are for whoever asked to judge.
-    """
-    if not name.startswith(EVALUATION_ONLY):
-        return True
-    attributes = name.removeprefix(EVALUATION_ONLY)
-    return re.fullmatch(r"[0-9]{1,3}\.[0-9]{1,3}", attributes) is not None and 0 <= value <= num_examples
 
 
 def read_memory(state: RecordDict) -> dict[str, Any]:

@@ -5,24 +5,24 @@ BatchNorm and ours GroupNorm; copying scale and shift kills the features, foldin
 """
 
 import json
-import pickle
 import re
 from collections.abc import Iterator
+from os.path import isdir, isfile  # unlike Path's, they bear names that are too long
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from feddiverse.errors import UserError
+from feddiverse.errors import UserError, as_text
 from feddiverse.models.custom import without_features
 from feddiverse.models.mobilenet import ConvNorm, MobileNetV2
+from feddiverse.models.unpickling import load_safely
 
 Named = tuple[str, Tensor]
 BATCHNORM_EPS = 1e-5
-UNREADABLE = (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, AttributeError, TypeError, OSError)
+UNREADABLE = (SafetensorError, ValueError, RuntimeError, KeyError, TypeError, OSError)
 
 
 def load_into(module: nn.Module, path: Path) -> None:
@@ -36,25 +36,18 @@ def load_into(module: nn.Module, path: Path) -> None:
 
 def read(path: Path) -> list[Named]:
     """The float tensors of a file in the network's order."""
-    if path.is_dir():
+    if isdir(path):
         return _of_run(path)
-    if not path.is_file():
+    if not isfile(path):
         raise UserError(f"There is no checkpoint {path}: give the path of a .pt, .pth or .safetensors file.")
     try:
         if path.suffix == ".safetensors":
-            state: Any = load_file(path)  # sorted by name: the network's order is lost
-            names = sorted(state, key=_position)
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            while isinstance(state, dict) and (inner := state.get("state_dict", state.get("model"))) is not None:
-                state = inner
-            if not isinstance(state, dict):
-                raise TypeError(f"it holds a {type(state).__name__}")
-            names = list(state)
-        return [(n, state[n].float()) for n in names if state[n].is_floating_point()]
+            state = load_file(path)  # sorted by name: the network's order is lost
+            return [(n, state[n].float()) for n in sorted(state, key=_position) if state[n].is_floating_point()]
+        return list(load_safely(path).items())
     except UNREADABLE as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{path} cannot be read safely as a dictionary of tensors: {reason}") from error
+        reason = as_text(next(iter(str(error).splitlines()), type(error).__name__))
+        raise UserError(f"{path} cannot be read safely as a dictionary of tensors: {reason.rstrip('.')}.") from error
 
 
 def _of_run(path: Path) -> list[Named]:
@@ -65,7 +58,7 @@ def _of_run(path: Path) -> list[Named]:
         about = json.loads((path / "model.json").read_bytes())
         theta = load_file(path / "checkpoint.safetensors")["theta"]
         module = rebuild(about, theta.numpy()).module
-    except (*UNREADABLE, KeyError, ValueError) as error:
+    except UNREADABLE as error:
         raise UserError(f"The model of the run in {path} cannot be read ({type(error).__name__}: {error}).") from error
     return list(_float_state(module))
 

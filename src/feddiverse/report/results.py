@@ -10,7 +10,9 @@ from feddiverse.errors import UserError
 from feddiverse.experiment import finished, packed
 from feddiverse.experiment.config import KEYS, PARTS, Config
 from feddiverse.experiment.finished import Run
+from feddiverse.experiment.records import incomplete_in_words
 from feddiverse.experiment.run_directory import read_json
+from feddiverse.experiment.study import read_plan
 from feddiverse.report import published
 from feddiverse.report.published import Value
 from feddiverse.report.statistics import (
@@ -155,7 +157,7 @@ def _accuracies(found: Mapping[int, Run]) -> dict[int, float]:
 def load(path: Path) -> Results:
     """Results of a study (its directory, or packed in one file), of one run directory, or of a folder of either."""
     if (path / "study.json").is_file():
-        study = read_json(path / "study.json") or {}
+        study = read_plan(path) or {}
         where = [path / "runs" / entry["name"] for entry in study["runs"]]
         runs = [finished.read(each) for each in where if (each / "result.json").is_file()]
         return _arrange_study(path, study, runs, read_json(path / "failures.json") or {})
@@ -191,7 +193,7 @@ def _arrange_study(
         published=values,
         published_in=published.WHERE.get(study["name"], study.get("published_in", "")),
         commands=tuple(study.get("commands", ())),
-        notes=_notes(study["stands_for"], columns, bool(values)),
+        notes=(*_notes(study["stands_for"], columns, bool(values)), *_incomplete(runs.values())),
         view=study.get("view", "accuracy"),
         failures=failures or {},
         missing=tuple(entry["name"] for entry in study["runs"] if entry["name"] not in runs),
@@ -214,6 +216,12 @@ def _published(study: Mapping[str, Any], runs: Mapping[Place, Mapping[int, Run]]
         if value is not None:
             found[row, column] = value
     return {place: value for place, value in found.items() if place in runs}
+
+
+def _incomplete(runs: Iterable[Run]) -> tuple[str, ...]:
+    """A sentence for each run that lost answers on their way."""
+    told = ((run.name, incomplete_in_words(run.result.get("incomplete") or [])) for run in runs)
+    return tuple(f"{name}: {words}" for name, words in told if words)
 
 
 def _notes(stands_for: Mapping[str, str], columns: Iterable[str], has_published: bool) -> tuple[str, ...]:
@@ -246,6 +254,7 @@ def _arrange(path: Path, found: list[Run]) -> Results:
         columns=tuple(dict.fromkeys(column for _, column in by_place)),
         runs=by_place,
         baselines={} if uniform is None else dict.fromkeys(rows, uniform),
+        notes=_incomplete(found),
     )
 
 

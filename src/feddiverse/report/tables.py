@@ -1,5 +1,7 @@
 """The tables of a report: the paper's layout with ours beside it, every comparison in full, how clients were used."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from feddiverse.experiment import estimating
@@ -52,7 +54,10 @@ def all_tables(results: Results) -> list[Table]:
         return [estimators_table(compared, results.title, results.notes)]
     accuracy = [accuracy_table(results), comparison_table(results)] if len(results.summaries) > 1 else []
     marked = [*estimated_tables(results), *heads_tables(results)]
-    return [*accuracy, *marked, usage_table(results), *asked_tables(results)]
+    usage = usage_table(results)
+    if not accuracy:
+        usage = replace(usage, notes=(*usage.notes, *results.notes))
+    return [*accuracy, *marked, usage, *asked_tables(results)]
 
 
 def _cost(run: Run) -> Cost:
@@ -133,7 +138,7 @@ def heads_tables(results: Results) -> list[Table]:
     if not rows:
         return []
     heads = ("Method", *([results.column_head] if several else []), f"{results.measured}, trained", "Rebalanced")
-    heads += ("Difference", "Accuracy, trained", "Rebalanced")
+    heads += ("Difference", "Accuracy, trained", "Accuracy, rebalanced")
     notes = (
         "Two heads of the same runs: as trained, and with the last layer solved anew, hidden groups of equal weight.",
         f"Mean ± {DEVIATION_RULE}, in percent. Differences are paired by seed, with a 95 % t interval.",

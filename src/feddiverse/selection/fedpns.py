@@ -87,8 +87,8 @@ class FedPNS(Selector):
         self._times_flagged.update(flagged)
         lost = 0.0
         for i in flagged:
-            share_flagged = self._times_flagged[i] / self._times_seen[i]
-            loss = self._chances.setdefault(i, 1.0) * min((share_flagged + self.beta) ** self.alpha, 1.0)
+            base = self._times_flagged[i] / self._times_seen[i] + self.beta
+            loss = self._chances.setdefault(i, 1.0) * (1.0 if base >= 1 else base**self.alpha)
             self._chances[i] -= loss
             lost += loss
         rest = self._chances.keys() - set(flagged)

@@ -68,10 +68,7 @@ class Oort(Selector):
 
     def _learn(self, round: int, chosen: Mapping[int, int], ask: Ask) -> None:
         """Ask the chosen for their losses; remember who gave none."""
-        losses = {
-            reply.client: reply.metrics["loss_rms"]
-            for reply in answers(Loss(self.seed, round), chosen, ask, metrics=("loss_rms",))
-        }
+        losses = {reply.client: reply.metrics["loss_rms"] for reply in answers(Loss(self.seed, round), chosen, ask)}
         for i, size in chosen.items():
             if i in losses:
                 self._utility[i] = (size * losses[i], self._num_rounds)

@@ -34,10 +34,7 @@ class PowD(Selector):
         num_candidates = max(k, self.num_candidates) if self.num_candidates else len(ids)
         candidates = np.sort(np.array(by_weight(ids, sizes, num_candidates, rng), np.int64))
         asked = {i: clients[i] for i in candidates.tolist()}
-        losses = {
-            reply.client: reply.metrics["loss"]
-            for reply in answers(Loss(self.seed, round), asked, ask, metrics=("loss",))
-        }
+        losses = {reply.client: reply.metrics["loss"] for reply in answers(Loss(self.seed, round), asked, ask)}
         values = clipped(np.array([*losses.values()], np.float64), self.loss_quantile)
         losses = dict(zip(losses, values.tolist(), strict=True))
         # Who gave no answer may fail again: it comes last.

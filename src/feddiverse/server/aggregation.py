@@ -187,7 +187,7 @@ class FedOpt(Aggregator):
 
     def move(self, update: Update) -> Update:
         m = np.zeros_like(update) if self._m is None else self._m
-        v = np.full_like(update, self._tau**2) if self._v is None else self._v
+        v = np.full_like(update, np.square(self._tau)) if self._v is None else self._v
         self._m = self._beta1 * m + (1 - self._beta1) * update
         self._v = self._second_moment(v, update**2)
         return self._lr * self._m / (np.sqrt(self._v) + self._tau)

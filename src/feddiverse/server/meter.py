@@ -21,6 +21,7 @@ from feddiverse.messages import (
     Vector,
 )
 from feddiverse.server.privacy import Privacy
+from feddiverse.server.replies import CheckedAsk, Door
 
 Traffic = dict[str, dict[str, float]]
 
@@ -39,14 +40,18 @@ def kind(task: Task) -> str:
 
 
 class Meter:
-    """Stands between the loop and the engine and counts; `take` gives the counts since it was last called."""
+    """Stands between the loop and the engine and counts; `take` gives the counts since it was last called.
+
+    An engine that is not behind the door yet is put there: every reply is checked before it is counted.
+    """
 
     def __init__(self, engine: Engine, privacy: Privacy | None = None):
-        self._engine = engine
+        self._engine = engine if isinstance(engine, Door) else Door(engine)
         self.privacy = privacy or Privacy()
         self.tables: Counter[int] = Counter()  # client → tables of counts that left it with noise
         self._traffic: Traffic = {}
         self._useless: dict[str, dict[int, str]] = {}  # kind of question → client → why its answer is none
+        self.lost: set[int] = set()  # clients that were asked something and whose answer was lost on its way
         self.waited = 0.0  # wall-clock seconds spent waiting for replies since the last `take`
 
     @property
@@ -79,6 +84,8 @@ class Meter:
                 return
             row["bytes_up"] += reply.num_bytes
             row["client_seconds"] += reply.seconds
+            if reply.lost:
+                self.lost.add(reply.client)
             yield reply
 
     def _row(self, name: str) -> dict[str, float]:
@@ -113,17 +120,19 @@ class Meter:
 
     def take(self) -> Traffic:
         """What was counted since the last call."""
-        traffic, self._traffic, self._useless, self.waited = self._traffic, {}, {}, 0.0
+        traffic, self._traffic, self._useless, self.lost, self.waited = self._traffic, {}, {}, set(), 0.0
         self.tables = Counter()
         return traffic
 
 
-class Asking:
-    """An `Ask` that remembers failures; who finds an answer useless for another reason says so by `leave_out`."""
+class Asking(CheckedAsk):
+    """An `Ask` about one θ that is counted, and remembers failures."""
 
     def __init__(self, meter: Meter, theta: Vector):
         self._meter, self._theta = meter, theta
-        self.leave_out = meter.leave_out
+
+    def leave_out(self, task: Task, client: int, why: str) -> None:
+        self._meter.leave_out(task, client, why)
 
     def __call__(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
         sums = self._meter.privacy.sums

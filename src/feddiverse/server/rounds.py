@@ -73,6 +73,7 @@ class Round:
     selection_seconds: float
     traffic: Traffic
     lost_in_a_row: int
+    lost: list[int] = field(default_factory=list)  # clients with an answer that never came: another run may get it
     rebalanced: Tested | None = None  # with the last layer solved anew
     tables: Mapping[int, int] = field(default_factory=dict)  # client → tables that left it with noise
 
@@ -102,7 +103,7 @@ def rounds(
     average = average or Average()
     for number in range(done + 1, plan.rounds + 1):
         start = time.perf_counter()
-        clients = engine.clients
+        clients = meter.clients
         task = replace(plan.train, round=number)
         warnings: list[str] = []
 
@@ -126,7 +127,7 @@ def rounds(
 
         # Largest first, so that no worker is left with a long client at the end.
         asked = sorted(selected, key=lambda k: (-clients[k], k))
-        trained = TrainedReplies(number, theta.size, selector.wants_updates)
+        trained = TrainedReplies(number, selector.wants_updates)
         if phase == "selected":
             task = objective.prepare(task, asked)
         replies = trained(meter.ask(task, theta, asked))
@@ -174,8 +175,9 @@ def rounds(
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
             tables=dict(meter.tables + evaluating.tables),
-            traffic=meter.take() | evaluating.take_as(EVALUATION),
             lost_in_a_row=lost_in_a_row,
+            lost=sorted(meter.lost | evaluating.lost),
+            traffic=meter.take() | evaluating.take_as(EVALUATION),
             rebalanced=rebalanced,
         )
         if lost_in_a_row >= MAX_LOST_IN_A_ROW:

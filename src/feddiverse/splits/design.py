@@ -6,7 +6,7 @@ make the search quick. If clients of equal size cannot meet the targets, further
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 CLOSE_ENOUGH = 0.001  # no further search below this distance
 RESTARTS = 5
 SWEEPS = 60
+MOST_VISITS = RESTARTS * SWEEPS * 1000
+"""Clients looked at in one search, however many there are: a few minutes."""
 LARGEST = 50_000_000  # numbers in all moves of a client: some 3 GB of memory
 
 
@@ -48,29 +50,30 @@ def search(
     if np.isnan(wanted).all():
         raise UserError(f"A design needs at least one target among {', '.join(METRICS)}.")
     best: Design | None = None
+    visits = iter(range(MOST_VISITS))
     for attempt in range(RESTARTS):
         shares = rng.dirichlet(np.ones(clients)) if attempt else np.full(clients, 1 / clients)
         sizes = _sizes(shares, samples)
         mixes = rng.dirichlet(np.ones(classes * attributes), size=clients)
         start = rng.multinomial(sizes, mixes).reshape(clients, classes, attributes)
-        counts = _descend(start, wanted, rng)
+        counts = _descend(start, wanted, rng, visits)
         gaps = np.nan_to_num(np.abs(measure(counts).six - wanted))
         if best is None or gaps.max() < best.distance:
             best = Design(counts, float(gaps.max()), METRICS[int(gaps.argmax())])
-        if best.distance < CLOSE_ENOUGH:
+        if best.distance < CLOSE_ENOUGH or next(visits, None) is None:
             break
     assert best is not None
     return best
 
 
-def _descend(counts: Counts, wanted: Array, rng: np.random.Generator) -> Counts:
-    """Sweep over the clients until a sweep helps little, or the metrics are close enough."""
+def _descend(counts: Counts, wanted: Array, rng: np.random.Generator, visits: Iterator[int]) -> Counts:
+    """Sweep over the clients until a sweep helps little, the metrics are close enough, or `visits` are used up."""
     triplets, pooled = triplet(counts), counts.sum(axis=0)
     means = triplets.mean(axis=0)
     loss = _loss(triplet(pooled), means, wanted)
     for _ in range(SWEEPS):
         before = loss
-        for k in rng.permutation(len(counts)):
+        for k, _ in zip(rng.permutation(len(counts)), visits, strict=False):
             moves = _moves(counts[k])
             if not len(moves):
                 continue
