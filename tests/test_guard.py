@@ -106,8 +106,8 @@ def test_light_commands_import_nothing_heavy(command: list[str], most: int) -> N
 
 
 def test_a_round_asks_those_selected_once_and_counts_every_byte(engine: LocalEngine, theta: Vector) -> None:
-    # All but memories, which are counted apart, an empty draw, and the clip and noise that there are not.
-    down = theta.nbytes + BYTES_PER_SCALAR * (len(fields(Train)) - 4)
+    # All but memories, which are counted apart, an empty draw, and what there is not: samples set aside, clip, noise.
+    down = theta.nbytes + BYTES_PER_SCALAR * (len(fields(Train)) - 5)
     up = theta.nbytes + 2 * BYTES_PER_SCALAR  # θ_k, loss, steps
     for done in play(engine, theta):
         assert set(done.traffic) == {"train"}

@@ -287,7 +287,7 @@ def test_predict_command_gives_what_the_result_predicts(
     text = CliRunner().invoke(app, ["predict", str(path), str(pictures[0]), "--csv"])
     assert text.stdout.splitlines()[0] == "picture,class,probability"
     with pytest.raises(fd.UserError, match="There is no picture"):
-        predict_command(path, [tmp_path / "nosuch.png"], csv_=False, json_=False)
+        predict_command(path, [tmp_path / "nosuch.png"], head="", csv_=False, json_=False)
 
 
 def test_an_exported_model_and_a_run_are_checkpoints_to_start_from(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_packing_keeps_what_reports_rest_on(old: finished.Run, tmp_path: Path) -
     assert run.choices == old.choices
     assert [each.tolist() for each in run.curve] == [each.tolist() for each in old.curve]
     measured = ("seconds", "run_dir", "config")  # rounded, left out, in today's words
+    assert run.result.pop("incomplete") == []
     worst_class = run.result.pop("worst_class_accuracy")  # which old results did not say
     correct, count = (np.array([g[key] for g in old.result["groups"]]).reshape(2, 2) for key in ("correct", "count"))
     assert worst_class == (correct.sum(axis=1) / count.sum(axis=1)).min()

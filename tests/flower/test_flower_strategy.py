@@ -545,7 +545,7 @@ def test_a_head_without_a_body_starts_from_zero_every_time() -> None:
     head.theta += 1
     head.load(np.empty(0, np.float32))
     assert not head.vector().any()
-    assert len(ANSWERED) == 6
+    assert len(ANSWERED) == 11
 
 
 def shuffling_app() -> ClientApp:

@@ -31,7 +31,7 @@ def test_a_partition_file_holds_one_client_and_answers_as_the_federation_does(tm
     assert isinstance(from_file, FileSite)
     assert from_file is open_site(config, "cpu", str(tmp_path / "data")), "opened once in a process"
     assert from_file.num_examples(7) == simulated.num_examples(7)
-    ours, theirs = (site.answer(task, theta, 7) for site in (from_file, simulated))
+    ours, theirs = (site.answer(task, theta, 7, {}) for site in (from_file, simulated))
     assert ours.vector is not None
     assert theirs.vector is not None
     assert ours.vector.tobytes() == theirs.vector.tobytes()
@@ -50,7 +50,7 @@ def test_samples_may_be_floats_of_any_shape(tmp_path: Path, shape: tuple[int, ..
     assert (partition.client, partition.name, partition.class_names) == (1, "there", ("no", "yes"))
     assert partition.spec("mlp") == ModelSpec("mlp", 2, shape, None, None)
     site = open_site(Config(model="mlp"), "cpu", str(tmp_path / "data"))
-    reply = site.answer(Train(0, 1), initial_theta(partition.spec("mlp"), 0), 1)
+    reply = site.answer(Train(0, 1), initial_theta(partition.spec("mlp"), 0), 1, {})
     assert (reply.failure, reply.num_examples) == (None, 6)
 
 

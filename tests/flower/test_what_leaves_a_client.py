@@ -81,7 +81,7 @@ QUESTIONS: dict[type[Task], Task] = {
     FeatureHistogram: FeatureHistogram(3, 1, 4, **AXES, bins=8),
     GroupSums: GroupSums(3, 1, 4, weights=np.ones((2, 2), np.float32)),
     HeadErrors: HeadErrors(3, 1, 4, heads=np.ones((1, 2, 5), np.float32), weights=np.ones((2, 2), np.float32)),
-    AttributeTriplet: AttributeTriplet(3, 1, 4, **READING),
+    AttributeTriplet: AttributeTriplet(3, 1, 4, remember=True, **READING),
     ReadHeldOut: ReadHeldOut(3, 1, 4, **READING),
     EvaluateHeldOut: EvaluateHeldOut(3, 1),
     AdvertiseKeys: AdvertiseKeys(3, 1, 7),

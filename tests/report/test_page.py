@@ -214,6 +214,9 @@ def test_a_run_without_a_test_is_told(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", 0.9)
     content = json.loads((run / "result.json").read_text())
     (run / "result.json").write_text(json.dumps({**content, "worst_group_accuracy": None}))
+    *rounds, last = (run / "rounds.jsonl").read_text().splitlines()
+    last = json.dumps({**json.loads(last), "worst_group_accuracy": None})
+    (run / "rounds.jsonl").write_text("\n".join([*rounds, last, ""]))
     with pytest.raises(UserError, match="had no test samples"):
         load(run)
 
