@@ -147,7 +147,7 @@ def test_a_table_without_test_rows_needs_clients_that_hold_out(tmp_path: Path) -
     ("sent", "problem"),
     [
         ([3, 1, 2, 4], "more right answers than samples"),
-        ([-1, 1, 2, 4], "not all whole numbers"),
+        ([-1, 1, 2, 4], "-1, not within"),
         ([0.5, 1, 2, 4], "not all whole numbers"),
         ([1, 1], "numbers"),
         ([np.nan, 1, 2, 4], "finite"),
