@@ -84,7 +84,7 @@ def _tested(worst: float, counts: Any) -> dict[str, Any]:
          "accuracy": min(1.0, worst + 0.02 * (y + a))}
         for y in range(counts.shape[1]) for a in range(counts.shape[2])
     ]  # fmt: skip
-    return {"accuracy": worst + 0.02, "worst_group_accuracy": worst, "groups": groups}
+    return {"accuracy": min(1.0, worst + 0.02), "worst_group_accuracy": worst, "groups": groups}
 
 
 def make_study(
