@@ -146,7 +146,8 @@ class Train(Task):
 
     def form(self, num_examples: int, num_weights: int | None = None) -> Form:
         most_steps = self.epochs * num_examples  # batches of one
-        return Form({"loss": ANY, "steps": (0, most_steps)}, numbers=ANY, length=num_weights)
+        loss = {} if self.noise else {"loss": ANY}
+        return Form({**loss, "steps": (0, most_steps)}, numbers=ANY, length=num_weights)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What a run's noise is worth, and what it refuses to call private."""
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from feddiverse.errors import UserError
 from feddiverse.experiment.accounting import epsilon_of_updates, spent
 from feddiverse.experiment.config import Config, from_mapping
 from feddiverse.experiment.opening import check_privacy, privacy_of
-from feddiverse.messages import AttributeTriplet, LabelCounts, Loss, PaperTriplet, Train
+from feddiverse.messages import AttributeTriplet, LabelCounts, Loss, PaperTriplet, Reply, Train
+from feddiverse.server.meter import Meter
 from feddiverse.server.privacy import Privacy
 
 
@@ -105,3 +107,15 @@ def test_a_run_with_everything_on_says_so() -> None:
     assert {"advertise_keys", "share_keys", "unmask", "feature_moments"} <= set(traffic)
     assert len(result.triplets["triplets"]) == 24
     assert privacy_of(Config()).sums is None
+
+
+def test_the_door_lets_noisy_updates_in_without_their_loss() -> None:
+    class OneClient:
+        clients: ClassVar[dict[int, int]] = {0: 10}
+
+        def ask(self, task: Train, theta: Any, clients: Any) -> Iterator[Reply]:
+            yield Reply(0, 10, np.zeros(3, np.float32), {"steps": 1.0})
+
+    meter = Meter(OneClient(), Privacy(clip=1.0, noise=1.0))  # type: ignore[arg-type]
+    (reply,) = meter.ask(Train(0, 1), np.zeros(3, np.float32), [0])
+    assert reply.failure is None
