@@ -25,14 +25,15 @@ from feddiverse.engine.local import LocalEngine
 from feddiverse.engine.machine import choose_device
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import Config, from_mapping, parse_assignments
-from feddiverse.experiment.opening import Opened
+from feddiverse.experiment.opening import Objects, Opened
 from feddiverse.experiment.records import worst_in_words
 from feddiverse.experiment.run_directory import run_name
 from feddiverse.experiment.train import carry_out
 from feddiverse.flower import wire
+from feddiverse.flower.described import DESCRIBE_ACTION, SITES, describe, description
 from feddiverse.flower.engine import FlowerEngine, Timeouts
 from feddiverse.flower.policy import insist
-from feddiverse.flower.site import open_site
+from feddiverse.flower.site import FileSite, open_site
 from feddiverse.messages import Reply, Task, Train, Vector
 from feddiverse.models import ModelSpec
 
@@ -85,6 +86,7 @@ def build_client_app(config: Config | None = None, device: str = "", shared: Any
     app = ClientApp()
     respond = functools.partial(_answer, config, device, shared)
     app.query(wire.HELLO_ACTION)(functools.partial(_hello, config, device, shared))
+    app.query(DESCRIBE_ACTION)(functools.partial(_describe, config, device, shared))
     for kind in ANSWERS:
         register = app.train() if kind is Train else app.query(wire.action(kind))
         register(respond)
@@ -95,6 +97,13 @@ def _hello(config: Config | None, device: str, shared: Any, message: Message, co
     client, site = _open(config, device, shared, context)
     content = wire.introduction(client, site.num_examples(client), context.node_config)
     return Message(content, reply_to=message)
+
+
+def _describe(config: Config | None, device: str, shared: Any, message: Message, context: Context) -> Message:
+    _, site = _open(config, device, shared, context)
+    if not isinstance(site, FileSite):
+        raise UserError("Only a node with a partition-file can say what its data are like.")
+    return Message(description(site.partition, site.class_counts()), reply_to=message)
 
 
 def _answer(config: Config | None, device: str, shared: Any, message: Message, context: Context) -> Message:
@@ -125,7 +134,14 @@ def serve(grid: Grid, context: Context) -> None:
     def open_engine(run: Opened, workers: int, device: str) -> ServerEngine:
         return ServerEngine(grid, run.federation, run.spec, expected or run.federation.num_clients, timeouts, device)
 
-    result = carry_out(config, out=out, engine=open_engine, device=device, on_round=report)
+    objects = None
+    if config.federation == SITES:
+        if not config.holdout:
+            raise UserError(
+                f'With federation="{SITES}" the server has no test set: have clients hold samples out (holdout).'
+            )
+        objects = Objects(describe(FlowerEngine(grid, expected or 1, timeouts)))
+    result = carry_out(config, objects, out=out, engine=open_engine, device=device, on_round=report)
     worst = worst_in_words(result.summary)
     log(INFO, "%s", f"{worst and worst.capitalize() + ' '}after {len(result.history)} rounds; see {out}.")
 

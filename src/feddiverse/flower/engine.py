@@ -68,6 +68,7 @@ class FlowerEngine:
         self._expected = expected
         self._timeouts = timeouts or Timeouts()
         self.greeting = RecordDict()  # what nodes may need to know in order to say who they are
+        self.num_partitions = 0  # as nodes say; 0: none said
         self.nodes: dict[int, int] = {}  # client → the node it is reached at
         self._sizes: dict[int, int] = {}
         self._greeted: dict[str, int] = {}  # unanswered greeting → node
@@ -137,6 +138,7 @@ class FlowerEngine:
             self._notices.tell("node", [self.nodes[client]], f"left out, since node {node} now is client {client}")
         self.nodes[client], self._sizes[client] = node, size
         self._expected = min(self._expected, num_partitions or self._expected)
+        self.num_partitions = max(self.num_partitions, num_partitions)
 
     def _forget(self, client: int) -> None:
         self.nodes.pop(client, None)
@@ -162,6 +164,25 @@ class FlowerEngine:
         pushed = self._push(messages.values())
         asked = {c: m.metadata.message_id for c, m in messages.items() if m.metadata.message_id in pushed}
         return self._replies(clients, asked, patience)
+
+    def ask_each(self, message_type: str) -> dict[int, RecordDict]:
+        """What every client there answers to an empty message of this type, within the time to say who it is."""
+        messages = {
+            client: Message(RecordDict(), node, message_type, ttl=self._timeouts.hello)
+            for client, node in sorted(self.nodes.items())
+        }
+        self._push(messages.values())
+        waiting = {message.metadata.message_id: client for client, message in messages.items()}
+        found: dict[int, RecordDict] = {}
+        for _ in _until(time.monotonic() + self._timeouts.hello):
+            self.check()
+            for answered, message in self._pull(waiting).items():
+                client = waiting.pop(answered)
+                if not message.has_error():
+                    found[client] = message.content
+            if not waiting:
+                break
+        return dict(sorted(found.items()))
 
     def _replies(self, clients: Sequence[int], asked: Mapping[int, str], patience: float) -> Iterator[Reply]:
         deadline = time.monotonic() + patience

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from feddiverse.client import tasks
 from feddiverse.data.holdout import hold_out_of
 from feddiverse.engine.local import CACHE_BYTES
@@ -45,7 +47,7 @@ class FileSite:
     """One client, whose data is one file: all that this machine has. Its attributes are known to nobody."""
 
     def __init__(self, path: Path, config: Config, device: str) -> None:
-        partition = read_partition(path)
+        self.partition = partition = read_partition(path)
         self._samples = partition.samples
         if config.holdout:
             self._samples = hold_out_of(partition.samples, config.holdout, config.seed, partition.client)
@@ -53,6 +55,11 @@ class FileSite:
 
     def num_examples(self, client: int) -> int:
         return len(self._samples)
+
+    def class_counts(self) -> list[int]:
+        """How many samples of each class there are to train on."""
+        counts: list[int] = np.bincount(self._samples.y, minlength=len(self.partition.class_names)).tolist()
+        return counts
 
     def answer(self, task: Task, theta: Vector, client: int, memory: Memory) -> Reply:
         return tasks.answer(task, theta, client, replace(self._samples, memory=memory, secret_noise=True), self._model)

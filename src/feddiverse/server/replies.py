@@ -239,5 +239,6 @@ class TrainedReplies:
 
     @property
     def train_loss(self) -> float | None:
-        """The mean of the losses that clients met while training."""
-        return float(np.mean([reply.metrics["loss"] for reply in self.usable])) if self.usable else None
+        """The mean of the losses that clients met while training; None where noise keeps them with the clients."""
+        losses = [reply.metrics["loss"] for reply in self.usable if "loss" in reply.metrics]
+        return float(np.mean(losses)) if losses else None
