@@ -3,7 +3,7 @@
     python -m benchmarks.privacy          # about 20 processor minutes; what is there already is kept
     python -m benchmarks.privacy --table  # only the tables, in Markdown, from what was measured
 
-Writes results/privacy.json. Seeds, federations and values of ε were written down before anything was measured.
+Writes results/privacy.json. Seeds and values of ε were chosen before anything was measured.
 """
 
 import argparse

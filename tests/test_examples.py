@@ -18,6 +18,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ("measure_own_federation.py", "north: CI 0.000  AI 0.000  SC 0.531  mostly spurious correlation"),
         ("own_selector.py", "worst-group accuracy 0."),
         ("own_model_and_data.py", "worst-group accuracy "),
+        ("penguins.py", "It is the species (Gentoo or not) for 100% of the penguins."),
     ],
 )
 def test_example_runs(name: str, says: str, tmp_path: Path) -> None:
