@@ -85,7 +85,7 @@ $(VENV)/run.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
 	@touch $@
 
 $(VENV)/dev.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
-	$(PIP) --editable '.[dev,flower,hub,tensorboard,mlflow]'
+	$(PIP) --editable '.[dev,flower,hub,privacy,tensorboard,mlflow]'
 	@touch $@ $(VENV)/run.stamp
 
 # The report is tested in a real browser where one is or can be installed; elsewhere that test is skipped.
