@@ -58,8 +58,8 @@ SENT: dict[type[Task], set[str]] = {
     PaperTriplet: TRIPLET,
     FeatureMoments: VECTOR,
     FeatureHistogram: VECTOR,
-    GroupSums: REFUSED,  # it was not asked to remember what it read
-    HeadErrors: REFUSED,
+    GroupSums: VECTOR,
+    HeadErrors: VECTOR,
     AdvertiseKeys: PAYLOAD,
     ShareKeys: REFUSED,  # nobody but itself would be in the sum
     Unmask: REFUSED,
