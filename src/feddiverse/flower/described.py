@@ -14,10 +14,11 @@ from flwr.app import ConfigRecord, RecordDict
 
 from feddiverse.data.arrays import NUM_SELECTED, ArraySource
 from feddiverse.data.federation import Federation
-from feddiverse.errors import UserError
+from feddiverse.errors import UserError, as_text
 from feddiverse.flower import wire
 from feddiverse.flower.engine import FlowerEngine
 from feddiverse.flower.partition_file import Partition
+from feddiverse.messages import MOST
 
 SITES = "sites"
 DESCRIBE_ACTION = f"{wire.OURS}describe"
@@ -79,10 +80,10 @@ def _read(client: int, content: RecordDict) -> Mapping[str, Any]:
     """A description as it came in, which may be anything."""
     try:
         about: dict[str, Any] = dict(content.config_records[ABOUT])
-        about["name"] = wire.as_text(about["name"])[:100]
-        about["class-names"] = [wire.as_text(name)[:100] for name in about["class-names"]]
+        about["name"] = as_text(about["name"])[:100]
+        about["class-names"] = [as_text(name)[:100] for name in about["class-names"]]
         about["shape"] = [wire.natural("shape", side, MOST_NUMBERS) for side in about["shape"]]
-        about["counts"] = [wire.natural("counts", count, wire.MOST) for count in about["counts"]]
+        about["counts"] = [wire.natural("counts", count, MOST) for count in about["counts"]]
         about["mean"], about["std"] = ([float(value) for value in about[key]] for key in ("mean", "std"))
         if not (0 < len(about["class-names"]) <= MOST_CLASSES and 0 < math.prod(about["shape"]) <= MOST_NUMBERS):
             raise ValueError("it has no classes, or no shape")
@@ -94,5 +95,5 @@ def _read(client: int, content: RecordDict) -> Mapping[str, Any]:
         if not all(map(math.isfinite, about["mean"])) or not all(0 < value < math.inf for value in about["std"]):
             raise ValueError("mean or std are no numbers to divide by")
     except Exception as error:
-        raise UserError(f"What client {client} says of its data cannot be read ({wire.as_text(error)}).") from error
+        raise UserError(f"What client {client} says of its data cannot be read ({as_text(error)}).") from error
     return about
