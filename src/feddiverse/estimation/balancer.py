@@ -203,7 +203,8 @@ class Balancer:
                 if counts.any():
                     found = worst_and_mean(errors, counts)
                     self.body_errors[name] = float(found.min())
-                    self.trained_penalty = PENALTIES[int(found.argmin())]  # of the last one, the trained features
+                    if name == "trained":
+                        self.trained_penalty = PENALTIES[int(found.argmin())]
         worse = len(self.body_errors) == 2 and self.body_errors["trained"] > self.body_errors["start"]
         self.body = "start" if worse else "trained"
 
