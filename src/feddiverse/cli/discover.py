@@ -1,32 +1,31 @@
 """`feddiverse discover`: what clients differ in, without labels."""
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
-from feddiverse.cli import table
+from feddiverse.cli import options
 from feddiverse.errors import UserError
 
 
 def discover(
-    federation: str = typer.Argument(metavar="FEDERATION|CSV", help="Named federation, split:source, or FILE.csv."),
+    federation: str = options.FEDERATION,
     out: Path | None = typer.Option(None, help="Folder to write to (default: discover/NAME)."),
     attributes: int = typer.Option(2, min=2, help="How many values of the attribute to tell apart."),
     pretraining_rounds: int = typer.Option(0, min=0, help="T0: rounds of FedAvg with every client before looking."),
     seed: int = typer.Option(0, min=0, help="Keys all randomness: same seed, same answer."),
-    image_size: int | None = typer.Option(None, help="Side of photos in pixels."),
-    data_dir: str | None = typer.Option(None, help="Where a photo set lies, if not in the cache."),
-    client: str = table.CLIENT,
-    label: str = table.LABEL,
-    attribute: str = table.ATTRIBUTE,
-    image: str = table.IMAGE,
-    split: str = table.SPLIT,
-    features: str = table.FEATURES,
+    image_size: int | None = options.IMAGE_SIZE,
+    data_dir: str | None = options.DATA_DIR,
+    client: str = options.CLIENT,
+    label: str = options.LABEL,
+    attribute: str = options.ATTRIBUTE,
+    image: str = options.IMAGE,
+    split: str = options.SPLIT,
+    features: str = options.FEATURES,
     pictures: bool = typer.Option(True, "--pictures/--no-pictures", help="Whether the page may show samples."),
-    set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Any config key; may be repeated."),
-    workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
+    set_: list[str] = options.SET,
+    workers: int = options.WORKERS,
+    device: str = options.DEVICE,
     json_: bool = typer.Option(False, "--json", help="Print discovery.json for programs."),
 ) -> None:
     """Find what clients differ in, without labels of it: a page to look at, and a table of samples."""
@@ -37,16 +36,11 @@ def discover(
     from feddiverse.experiment import discovery
     from feddiverse.experiment.config import parse_assignments
 
-    settings: dict[str, Any] = {"image_size": image_size, "data_dir": data_dir}
-    settings = {key: value for key, value in settings.items() if value is not None}
-    settings |= table.settings(client, label, attribute, image, split, features)
-    given = {
-        "attributes": attributes,
-        "pretraining_rounds": pretraining_rounds,
-        "seed": seed,
-        **settings,
-        **parse_assignments(set_),
-    }
+    given = options.given(
+        attributes=attributes, pretraining_rounds=pretraining_rounds, seed=seed, image_size=image_size,
+        data_dir=data_dir,
+    )  # fmt: skip
+    given |= options.columns(client, label, attribute, image, split, features) | parse_assignments(set_)
     if own := [key for key in ("federation", "workers", "device", "tell") if key in given]:
         raise UserError(f"'{own[0]}' is no config key to --set here: it is an argument or option of its own.")
     with progress() as bar:

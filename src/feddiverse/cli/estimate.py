@@ -1,10 +1,8 @@
 """`feddiverse estimate`: how near estimated triplets come to the truth, and what they cost."""
 
-from typing import Any
-
 import typer
 
-from feddiverse.cli import table
+from feddiverse.cli import options
 
 
 def estimate(
@@ -14,16 +12,16 @@ def estimate(
     ),
     pretraining_rounds: int = typer.Option(1, min=0, help="T0: rounds of FedAvg with every client before estimating."),
     seed: int = typer.Option(0, min=0, help="Keys all randomness: same seed, same numbers."),
-    data_dir: str | None = typer.Option(None, help="Where a photo set lies, if not in the cache."),
-    client: str = table.CLIENT,
-    label: str = table.LABEL,
-    attribute: str = table.ATTRIBUTE,
-    image: str = table.IMAGE,
-    split: str = table.SPLIT,
-    features: str = table.FEATURES,
-    set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Any config key; may be repeated."),
-    workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
+    data_dir: str | None = options.DATA_DIR,
+    client: str = options.CLIENT,
+    label: str = options.LABEL,
+    attribute: str = options.ATTRIBUTE,
+    image: str = options.IMAGE,
+    split: str = options.SPLIT,
+    features: str = options.FEATURES,
+    set_: list[str] = options.SET,
+    workers: int = options.WORKERS,
+    device: str = options.DEVICE,
     json_: bool = typer.Option(False, "--json", help="Print JSON for programs: an object, or a list of them for all."),
 ) -> None:
     """Compare estimated triplets with the truth: correlation, error, attribute accuracy, seconds and bytes."""
@@ -35,12 +33,11 @@ def estimate(
     from feddiverse.experiment.estimating import estimates
     from feddiverse.report.costs import estimators_table
 
-    values: dict[str, Any] = {"federation": federation, "seed": seed, "pretraining_rounds": pretraining_rounds}
-    if estimator != "all":
-        values["estimator"] = estimator  # so that --set estimator.NAME=… reaches it
-    if data_dir is not None:
-        values["data_dir"] = data_dir
-    values |= table.settings(client, label, attribute, image, split, features)
+    values = options.given(
+        federation=federation, seed=seed, pretraining_rounds=pretraining_rounds, data_dir=data_dir,
+        estimator=None if estimator == "all" else estimator,  # so that --set estimator.NAME=… reaches it
+    )  # fmt: skip
+    values |= options.columns(client, label, attribute, image, split, features)
     config = from_mapping({**values, **parse_assignments(set_)})
     names = registry.names(registry.ESTIMATOR) if estimator == "all" else (estimator,)
     with progress() as bar:

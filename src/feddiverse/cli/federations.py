@@ -5,15 +5,13 @@ from typing import Any
 
 import typer
 
-from feddiverse.cli import table
+from feddiverse.cli import options
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None, suggest_commands=False)
 
 
 @app.callback()
-def federations(
-    context: typer.Context, json: bool = typer.Option(False, "--json", help="Print JSON for programs.")
-) -> None:
+def federations(context: typer.Context, json: bool = options.JSON) -> None:
     """List the named federations and what is missing to use them; export one for others to use."""
     if context.invoked_subcommand is None:
         _list(json)
@@ -21,17 +19,17 @@ def federations(
 
 @app.command()
 def export(
-    federation: str = typer.Argument(metavar="FEDERATION|CSV", help="Named federation, split:source, or FILE.csv."),
+    federation: str = options.FEDERATION,
     out: Path = typer.Option(..., help="Folder to write to."),
     seed: int = typer.Option(0, min=0, help="Seed of the split."),
     pictures: bool = typer.Option(False, "--pictures", help="Copy a photo set's pictures too."),
     image_size: int = typer.Option(0, min=0, help="Side of photos in pixels, to be written down."),
     data_dir: str = typer.Option("", help="Where a photo set lies, if not in the cache."),
-    client: str = table.CLIENT,
-    label: str = table.LABEL,
-    attribute: str = table.ATTRIBUTE,
-    image: str = table.IMAGE,
-    split: str = table.SPLIT,
+    client: str = options.CLIENT,
+    label: str = options.LABEL,
+    attribute: str = options.ATTRIBUTE,
+    image: str = options.IMAGE,
+    split: str = options.SPLIT,
 ) -> None:
     """Write who has what as one CSV, which `feddiverse run` reads back to the same bits."""
     from feddiverse.cli.console import out as console
@@ -39,7 +37,7 @@ def export(
     from feddiverse.data.names import full_name
     from feddiverse.data.sharing import export as write
 
-    columns = table.settings(client, label, attribute, image, split, "").get("columns", "")
+    columns = options.columns(client, label, attribute, image, split).get("columns", "")
     opened = open_federation(full_name(federation), seed, image_size=image_size, data_dir=data_dir, columns=columns)
     path = write(opened, out, seed=seed, pictures=pictures)
     sentence = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from feddiverse.cli import table
+from feddiverse.cli import options
 from feddiverse.errors import UserError
 
 if TYPE_CHECKING:  # nothing heavy is needed for --help
@@ -57,15 +57,15 @@ def measure(
         autocompletion=_complete,
     ),
     all_seven: bool = typer.Option(False, "--all", help="Measure the paper's seven federations instead."),
-    client: str = table.CLIENT,
-    label: str = table.LABEL,
-    attribute: str = table.ATTRIBUTE,
-    image: str = table.IMAGE,
-    split: str = table.SPLIT,
-    features: str = table.FEATURES,
+    client: str = options.CLIENT,
+    label: str = options.LABEL,
+    attribute: str = options.ATTRIBUTE,
+    image: str = options.IMAGE,
+    split: str = options.SPLIT,
+    features: str = options.FEATURES,
     count: str = typer.Option("", metavar="COLUMN", help="Of a CSV: the column that says how many samples a row is."),
     seed: int = typer.Option(0, min=0, help="For splits made at random."),
-    json: bool = typer.Option(False, "--json", help="Print JSON for programs."),
+    json: bool = options.JSON,
     plot: Path | None = typer.Option(None, metavar="FILE", help="Draw matrices and metrics (.png, .svg or .pdf)."),
 ) -> None:
     """Measure how skewed a federation is: six metrics, and each client's triplet. Needs no data.

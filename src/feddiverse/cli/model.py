@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from feddiverse.cli import options
 from feddiverse.errors import UserError
 
 HEAD = typer.Option("", help="trained or rebalanced; by default the rebalanced one if the run has one.")
@@ -35,7 +36,7 @@ def predict(
     pictures: list[Path] = typer.Argument(..., metavar="PICTURE…", help="Picture files."),
     head: str = HEAD,
     csv_: bool = typer.Option(False, "--csv", help="Print CSV: picture, class, probability."),
-    json_: bool = typer.Option(False, "--json", help="Print JSON for programs."),
+    json_: bool = options.JSON,
 ) -> None:
     """Tell the class of pictures by a trained model."""
     import numpy as np

@@ -4,15 +4,17 @@ from typing import Any
 
 import typer
 
+from feddiverse.cli import options
+
 
 def overhead(
     federation: str = typer.Option("digits-gsc", help="Named federation, split:source, or table:FILE.csv."),
     rounds: int = typer.Option(4, min=3, help="Rounds each method is run for."),
     seed: int = typer.Option(0, min=0, help="Keys all randomness."),
-    set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Any config key; may be repeated."),
+    set_: list[str] = options.SET,
     workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core)."),
     paper_only: bool = typer.Option(False, "--paper-only", help="Only the rows the paper's Table II has."),
-    json_: bool = typer.Option(False, "--json", help="Print JSON for programs."),
+    json_: bool = options.JSON,
 ) -> None:
     """Measure what each way to select costs: the paper's Table II with bytes and seconds beside the formulas."""
     import json

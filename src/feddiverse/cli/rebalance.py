@@ -1,9 +1,10 @@
 """`feddiverse rebalance`: the last layer of a finished run solved anew, every hidden group of equal weight."""
 
 from pathlib import Path
-from typing import Any
 
 import typer
+
+from feddiverse.cli import options
 
 
 def rebalance(
@@ -12,10 +13,10 @@ def rebalance(
     weights: str | None = typer.Option(None, help="What counts equally: groups, classes, samples, true_groups."),
     head: str | None = typer.Option(None, help="How the layer is solved: ridge, or as published fed3r, ccvr."),
     dimensions: int | None = typer.Option(None, help="Features beyond so many are projected at random."),
-    workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
-    engine: str = typer.Option("local", help="local, or flower."),
-    json_: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else, on stdout."),
+    workers: int = options.WORKERS,
+    device: str = options.DEVICE,
+    engine: str = options.ENGINE,
+    json_: bool = options.RESULT_AS_JSON,
 ) -> None:
     """Solve the last layer of a trained model anew, without labels of the groups. The trained one is kept too."""
     import json
@@ -25,11 +26,9 @@ def rebalance(
     from feddiverse.cli.live import clock, reached
     from feddiverse.experiment.rebalancing import rebalance as solve
 
-    given: dict[str, Any] = {
-        "rebalance_reading": reading, "rebalance_weights": weights, "rebalance_head": head,
-        "rebalance_dimensions": dimensions,
-    }  # fmt: skip
-    given = {key: value for key, value in given.items() if value is not None}
+    given = options.given(
+        rebalance_reading=reading, rebalance_weights=weights, rebalance_head=head, rebalance_dimensions=dimensions
+    )
     with progress() as bar:
         bar.add_task(f"Rebalancing {run}", total=None)
         result = solve(run, workers=workers, device=device, engine=engine, **given)

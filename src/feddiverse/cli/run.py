@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from feddiverse.cli import table
+from feddiverse.cli import options
 from feddiverse.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ def run(
     estimator: str | None = typer.Option(None, help="How feddiverse learns triplets: consensus, paper, oracle."),
     rounds: int | None = typer.Option(None, help="Rounds of training, pre-training included."),
     seed: int | None = typer.Option(None, help="Keys all randomness: same seed, same bits."),
-    model: str | None = typer.Option(None, help="mobilenet, cnn, mlp, or package.module:factory."),
+    model: str | None = options.MODEL,
     checkpoint: str | None = typer.Option(None, help="Weights to start from: a file, a run directory, or none."),
-    clients_per_round: int | None = typer.Option(None, help="How many clients are asked each round."),
+    clients_per_round: int | None = options.CLIENTS_PER_ROUND,
     lr: float | None = typer.Option(None, help="Learning rate of the clients."),
     epochs: int | None = typer.Option(None, help="Epochs a client trains each round."),
     batch_size: int | None = typer.Option(None, help="Samples in a client's batch."),
-    image_size: int | None = typer.Option(None, help="Side of photos in pixels."),
-    data_dir: str | None = typer.Option(None, help="Where a photo set lies, if not in the cache."),
-    client: str = table.CLIENT,
-    label: str = table.LABEL,
-    attribute: str = table.ATTRIBUTE,
-    image: str = table.IMAGE,
-    split: str = table.SPLIT,
-    features: str = table.FEATURES,
+    image_size: int | None = options.IMAGE_SIZE,
+    data_dir: str | None = options.DATA_DIR,
+    client: str = options.CLIENT,
+    label: str = options.LABEL,
+    attribute: str = options.ATTRIBUTE,
+    image: str = options.IMAGE,
+    split: str = options.SPLIT,
+    features: str = options.FEATURES,
     config: Path | None = typer.Option(None, help="TOML file of config keys."),
     set_: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Any config key, or a parameter of a part (selector.NAME=…)."
@@ -48,30 +48,25 @@ def run(
     resume: Path | None = typer.Option(
         None, metavar="DIR", help="Go on with the run in this directory; with more --rounds, train it further."
     ),
-    workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
-    retries: int | None = typer.Option(
-        None, min=0, help="How often a client is asked again whose worker died (default 1)."
-    ),
-    worker_timeout: float | None = typer.Option(
-        None, min=0, help="Seconds without a sign of life until a worker is replaced (default 300; 0: never)."
-    ),
-    device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
-    engine: str = typer.Option("local", help="local, or flower."),
-    json_: bool = typer.Option(False, "--json", help="Print the result as JSON, and nothing else, on stdout."),
+    workers: int = options.WORKERS,
+    retries: int | None = options.RETRIES,
+    worker_timeout: float | None = options.WORKER_TIMEOUT,
+    device: str = options.DEVICE,
+    engine: str = options.ENGINE,
+    json_: bool = options.RESULT_AS_JSON,
     tensorboard: bool = typer.Option(
         False, "--tensorboard", help="Also write TensorBoard files into the run directory."
     ),
     mlflow: bool = typer.Option(False, "--mlflow", help="Also log to MLflow."),
 ) -> None:
     """Train one federation and write a run directory. All keys for --set are listed in docs/running.md."""
-    given = {
-        "federation": federation, "selector": selector, "aggregator": aggregator, "estimator": estimator,
-        "rounds": rounds, "seed": seed, "model": model, "checkpoint": checkpoint, "num_selected": clients_per_round,
-        "lr": lr, "epochs": epochs, "batch_size": batch_size, "image_size": image_size, "data_dir": data_dir,
-    }  # fmt: skip
-    given |= {"recipe": recipe, "draw": draw, "rebalance": rebalance or None}
-    given = {key: value for key, value in given.items() if value is not None}
-    given |= table.settings(client, label, attribute, image, split, features)
+    given = options.given(
+        federation=federation, selector=selector, aggregator=aggregator, estimator=estimator,
+        rounds=rounds, seed=seed, model=model, checkpoint=checkpoint, num_selected=clients_per_round,
+        lr=lr, epochs=epochs, batch_size=batch_size, image_size=image_size, data_dir=data_dir,
+        recipe=recipe, draw=draw, rebalance=rebalance or None,
+    )  # fmt: skip
+    given |= options.columns(client, label, attribute, image, split, features)
     settings, directory = _settings(given, config, set_, out, resume)
 
     from feddiverse.cli.live import Live

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from feddiverse.cli import options
 from feddiverse.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,21 +23,15 @@ def study(
     seeds: str = typer.Option("", help="Seeds, such as 0,1,2 (the default)."),
     federations: str = typer.Option("", help="Only these columns, separated by commas."),
     methods: str = typer.Option("", help="Only these rows, separated by commas."),
-    set_: list[str] = typer.Option(
-        [], "--set", metavar="KEY=VALUE", help="A config key for all runs; may be repeated."
-    ),
+    set_: list[str] = options.SET_FOR_ALL,
     out: Path | None = typer.Option(None, help="Study directory (default: studies/<name of the study>)."),
     reuse: list[Path] = typer.Option([], metavar="PATH", help="Take finished runs of equal config from this study."),
-    workers: int = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result."),
-    retries: int | None = typer.Option(
-        None, min=0, help="How often a client is asked again whose worker died (default 1)."
-    ),
-    worker_timeout: float | None = typer.Option(
-        None, min=0, help="Seconds without a sign of life until a worker is replaced (default 300; 0: never)."
-    ),
-    device: str = typer.Option("auto", help="auto, cpu, cuda or mps."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Show the grid and the expected time; run nothing."),
-    json_: bool = typer.Option(False, "--json", help="Print the table's numbers as JSON on stdout."),
+    workers: int = options.WORKERS,
+    retries: int | None = options.RETRIES,
+    worker_timeout: float | None = options.WORKER_TIMEOUT,
+    device: str = options.DEVICE,
+    dry_run: bool = options.DRY_RUN,
+    json_: bool = options.TABLE_AS_JSON,
     pictures: bool | None = typer.Option(
         None, "--pictures/--no-pictures", help="Whether the report shows training pictures.", show_default=False
     ),
@@ -82,11 +77,10 @@ def make(
     for run in planned.runs:
         check_names(run.config)  # names that nothing answers to are told now, not hours later
     elsewhere = finished_runs(reuse)
+    directory.refuse_to_mix(planned)
     if dry_run:
-        directory.refuse_to_mix(planned)
         show_grid(planned, directory, workers, elsewhere)
         return
-    directory.refuse_to_mix(planned)
     choose_device(device)  # this and the next line only to be told now what is not there
     _trackers(directory.path, **trackers)
     with directory.held():
