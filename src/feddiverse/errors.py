@@ -30,7 +30,11 @@ def as_text(value: object) -> str:
     >>> as_text("red\\x1b[31m alert")
     'red [31m alert'
     """
-    return printable(str(value)[:LONGEST_TEXT]).replace("\n", " ")
+    try:
+        text = str(value)
+    except ValueError:  # of an integer of more than 4,300 digits
+        text = f"a very long {type(value).__name__}"
+    return printable(text[:LONGEST_TEXT]).replace("\n", " ")
 
 
 def printable(text: str) -> str:

@@ -96,7 +96,7 @@ def test_an_honest_answer_comes_through_as_it_is(kind: type[Task]) -> None:
 
 
 numbers = st.sampled_from(
-    [math.nan, math.inf, -math.inf, 1.7e308, 3e38, -1.0, -3, 0, 1e30, 2**62, 10**400, True, None, "12", [1.0], 1j]
+    [math.nan, math.inf, -math.inf, 1.7e308, 3e38, -1.0, -3, 0, 1e30, 2**62, 10**400, np.float16(2), True, None, "12", [1.0], 1j]
 ) | st.floats() | st.integers()  # fmt: skip
 names = st.sampled_from(
     ["loss", "loss_rms", "steps", "ci", "ai", "sc", f"{EVALUATION_ONLY}a.b", f"{EVALUATION_ONLY}1000000.0",
@@ -123,12 +123,12 @@ def hostile(draw: st.DrawFn, honest: Reply) -> Any:
         ]  # fmt: skip
         changes["vector"] = draw(st.sampled_from(others))
     elif vector is None and draw(st.booleans()):
-        changes["vector"] = draw(st.sampled_from([floats(1), np.zeros(0, np.float32), "vector"]))
+        changes["vector"] = draw(st.sampled_from([floats(1), np.zeros(0, np.float32), "vector", [[1], [1, 2]]]))
     for name in ("num_examples", "seconds"):
         if draw(st.integers(0, 3)) == 0:
             changes[name] = draw(numbers)
     if draw(st.integers(0, 9)) == 0:
-        changes["client"] = draw(st.sampled_from([8, -1, "7", None]))
+        changes["client"] = draw(st.sampled_from([8, -1, "7", None, np.array([7, 7])]))
     if draw(st.integers(0, 9)) == 0:
         changes["payload"] = draw(st.sampled_from([b"", b"bytes", "text", None]))
     if draw(st.integers(0, 9)) == 0:
@@ -193,12 +193,22 @@ def test_whatever_comes_is_an_answer_to_its_question_or_a_failure(kind: type[Tas
      (LabelCounts, {"vector": floats(60, 60)}, "its counts add up to 120, not within [1, 100]"),
      (PaperTriplet, {"metrics": {**TRIPLET, "sc": 3.0}}, "its sc is 3, not within [0, 1]"),
      (PaperTriplet, {"client": 8}, "another client's answer came in its place"),
+     (PaperTriplet, {"client": np.array([7, 7])}, "its answer cannot be read (ValueError)"),
+     (PaperTriplet, {"vector": [[1], [1, 2]]}, "its answer cannot be read (ValueError)"),
      (Train, {"failure": "gone\x1b[2J."}, "gone [2J")],
     ids=str,
 )  # fmt: skip
 def test_the_reason_is_told(kind: type[Task], changes: dict[str, Any], reason: str) -> None:
     task, honest = HONEST[kind]
     assert str(through(task, replace(honest, **changes)).failure).startswith(reason)
+
+
+def test_a_number_too_long_to_be_written_is_refused() -> None:
+    task, honest = HONEST[Loss]
+    long = 10**5000  # Python itself writes 4,300 digits at most
+    assert (through(task, replace(honest, num_examples=long)).failure or "").startswith("its num_examples is a very")
+    metrics = {"loss": -long, "loss_rms": 1.0}
+    assert (through(task, replace(honest, metrics=metrics)).failure or "").startswith("its loss is a very long int")
 
 
 def test_noise_that_was_asked_for_is_no_lie() -> None:

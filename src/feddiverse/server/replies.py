@@ -59,15 +59,20 @@ def checked(
     """
     arriving = iter(replies)
     for client in clients:
-        reply = next(arriving, None)
-        try:
-            yield _sound(task, client, reply, num_weights, sizes.get(client, MOST))
-        except _NoAnswer as problem:
-            yield Reply(client, failure=str(problem))
+        yield _checked(task, client, next(arriving, None), num_weights, sizes.get(client, MOST))
 
 
 class _NoAnswer(Exception):
     """What is wrong with a reply."""
+
+
+def _checked(task: Task, client: int, reply: Any, num_weights: int | None, size: int) -> Reply:
+    try:
+        return _sound(task, client, reply, num_weights, size)
+    except _NoAnswer as problem:
+        return Reply(client, failure=str(problem))
+    except Exception as error:  # objects of someone's own engine may fail in any way when they are looked at
+        return Reply(client, failure=f"its answer cannot be read ({type(error).__name__})")
 
 
 def _sound(task: Task, client: int, reply: Any, num_weights: int | None, size: int) -> Reply:
@@ -105,6 +110,8 @@ def _is(kind: type, value: Any) -> bool:
 def _number(name: str, value: Any, within: Range, kind: type = Real) -> float:
     """A number as a client sent it, if it is one and in its range."""
     low, high = within
+    if isinstance(value, np.generic):
+        value = value.item()  # of few bits: the bounds would not fit into it
     if not _is(kind, value):
         raise _NoAnswer(f"its {as_text(name)} is no {'whole ' if kind is Integral else ''}number")
     if not low <= value <= high:  # nor is NaN
