@@ -194,9 +194,7 @@ class Counted(Task):
     epsilon: float = _optional(0.0)
 
     def form(self, num_examples: int, num_weights: int | None = None) -> Form:
-        if self.epsilon:
-            return Form(numbers=(0, FAR), total=(ROUNDING, FAR))
-        return Form(numbers=(0, num_examples), total=(1, num_examples))
+        return Form(numbers=(0, num_examples), total=(1, num_examples))  # with noise too: see `client.noise.possible`
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feddiverse.client.tasks import ANSWERS
+from feddiverse.client.tasks import ANSWERS, answer
+from feddiverse.data.federation import Samples
 from feddiverse.messages import (
     EVALUATION_ONLY,
     MOST,
@@ -211,8 +213,18 @@ def test_a_number_too_long_to_be_written_is_refused() -> None:
     assert (through(task, replace(honest, metrics=metrics)).failure or "").startswith("its loss is a very long int")
 
 
-def test_noise_that_was_asked_for_is_no_lie() -> None:
-    assert through(LabelCounts(3, 1, epsilon=0.1), Reply(7, N, floats(130.4, 0))).failure is None
+@pytest.mark.parametrize("kind", [LabelCounts, TrueMatrix])
+def test_noise_is_no_excuse_for_counts_beyond_ones_samples(kind: type[Task]) -> None:
+    """Clients send the nearest table that so many samples can have: 1e14 is a lie with noise as without."""
+    task, honest = HONEST[kind]
+    noisy = replace(task, epsilon=0.1)  # type: ignore[call-arg]
+    samples = Samples(np.zeros((N, 1)), np.arange(N) % 2, np.arange(N) % 4 // 2)
+    model = SimpleNamespace(spec=SimpleNamespace(num_classes=2))
+    for round in range(20):
+        told = answer(replace(noisy, round=round), floats(0), 7, samples, model)  # type: ignore[arg-type]
+        assert through(noisy, told).failure is None
+    assert honest.vector is not None
+    assert "not within [0, 100]" in (through(noisy, replace(honest, vector=honest.vector * 1e12)).failure or "")
 
 
 @dataclass
