@@ -98,7 +98,8 @@ def test_an_honest_answer_comes_through_as_it_is(kind: type[Task]) -> None:
 
 
 numbers = st.sampled_from(
-    [math.nan, math.inf, -math.inf, 1.7e308, 3e38, -1.0, -3, 0, 1e30, 2**62, 10**400, np.float16(2), True, None, "12", [1.0], 1j]
+    [math.nan, math.inf, -math.inf, 1.7e308, 3e38, -1.0, -3, 0, 1e30, 2**62, 10**400, np.float16(2), True, None, "12",
+     [1.0], 1j]
 ) | st.floats() | st.integers()  # fmt: skip
 names = st.sampled_from(
     ["loss", "loss_rms", "steps", "ci", "ai", "sc", f"{EVALUATION_ONLY}a.b", f"{EVALUATION_ONLY}1000000.0",

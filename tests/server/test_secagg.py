@@ -253,6 +253,68 @@ def test_a_client_gives_no_share_where_too_few_parts_arrived() -> None:
     assert all("2 parts, too few to hide one of them" in why for why in refused)
 
 
+class Isolating(Members):
+    """A server that lies about who takes part, so as to see client 0's numbers alone.
+
+    `alone`: it tells client 0 that all its neighbours went away before they shared keys, so that nobody's mask hides
+    it but its own; those neighbours are told otherwise, and hold the shares of that mask's seed. Else it says
+    afterwards that they all went away, and asks them all the same for their shares: of client 0's own mask, and of
+    each other's keys.
+    """
+
+    def __init__(self, vectors: dict[int, np.ndarray], alone: bool) -> None:
+        super().__init__(vectors)
+        self.alone = alone
+        self.neighbours: list[int] = []
+
+    def ask(self, task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        if isinstance(task, ShareKeys):
+            self.neighbours = secagg.neighbours_of(0, task.members.tolist(), task.neighbours)
+        if isinstance(task, Unmask) and not self.alone:
+            task = replace(task, survivors=np.setdiff1d(task.survivors, self.neighbours))
+        return super().ask(task, clients)
+
+    def answer(self, task: Task, k: int) -> Reply:
+        if self.alone and isinstance(task, Summed) and k == 0:
+            others = np.setdiff1d(task.members, self.neighbours)
+            task = replace(task, members=others, letters={0: np.zeros(0, np.uint8)})
+        return super().answer(task, k)
+
+    def seen_of_it(self) -> np.ndarray | None:
+        """What the server can make of client 0's masked numbers with the shares that it was given."""
+        (words,) = (np.frombuffer(r.payload, "<u8") for t, r in self.seen if isinstance(t, Summed) and r.client == 0)
+        if not words.size:
+            return None
+        keys = {r.client: r.payload for t, r in self.seen if type(t) is AdvertiseKeys}
+        (ring,) = {tuple(t.members.tolist()) for t, _ in self.seen if isinstance(t, ShareKeys)}
+        held: dict[int, dict[int, bytes]] = {}  # client → place of a holder → its share
+        for task, reply in self.seen:
+            if isinstance(task, Unmask) and reply.failure is None:
+                for place, other in enumerate(secagg.neighbours_of(reply.client, ring, 4)):
+                    share = reply.payload[place * secagg.SHARE : (place + 1) * secagg.SHARE]
+                    held.setdefault(other, {})[secagg.neighbours_of(other, ring, 4).index(reply.client)] = share
+        words = words.astype(np.uint64)
+        if len(held.get(0, {})) < 3:
+            return None
+        words -= secagg.mask(secagg.derive(secagg.combine(held[0]), "own mask"), words.size)
+        for other in [] if self.alone else self.neighbours:
+            secret = secagg.combine(held[other])
+            agreed = secagg.agreed_key(secret, keys[0][secagg.KEY : 2 * secagg.KEY], "mask")
+            words -= secagg.pair_mask(0, other, agreed, words.size)
+        return secagg.decode(words, 32).astype(np.float32)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_server_cannot_take_a_clients_neighbours_away(alone: bool) -> None:
+    members = Isolating(vectors(30), alone)
+    members.total(SecureSums(neighbours=4))
+    assert members.seen_of_it() is None
+    asked, why = (Summed, "too few to hide it") if alone else (Unmask, "it is said that it, or too many")
+    refused = {r.client: r.failure for task, r in members.seen if isinstance(task, asked) and r.failure}
+    assert ({0} if alone else set(members.neighbours)) <= set(refused)
+    assert all(why in reason for reason in refused.values())
+
+
 @pytest.mark.parametrize("threshold", [0.0, 0.01, 0.5])
 def test_more_than_half_of_the_holders_are_always_needed(threshold: float) -> None:
     """Else a server could ask one half for a client's key and the other half for the seed of its own mask."""

@@ -82,7 +82,7 @@ def share_keys(task: ShareKeys, theta: Vector, client_id: int, samples: Samples,
         about = secagg.about_letter(task.sum, client_id, other)
         letters.append(secagg.seal(key, os.urandom(secagg.NONCE), of_key + of_seed, about))
     part.keep(
-        done=np.array(SHARED), neighbours=np.array(neighbours), keys=keys,
+        done=np.array(SHARED), neighbours=np.array(neighbours), keys=keys, needed=np.array(needed),
         least=np.array(secagg.least_members(len(members), task.threshold)), members=task.members,
     )  # fmt: skip
     return Reply(client_id, payload=b"".join(letters))
@@ -97,6 +97,10 @@ def masked(task: Summed, vector: Vector, client_id: int, samples: Samples) -> Re
         raise Broken("too few clients shared their keys for a secure sum")
     keys = {other: key.tobytes() for other, key in zip(part["neighbours"].tolist(), part["keys"], strict=True)}
     active = [other for other in keys if other in members]
+    if len(active) < int(part["needed"]):  # else a server could leave it alone with its own mask, and have that opened
+        raise Broken(
+            f"{len(active)} of its neighbours shared their keys, too few to hide it: at least {part['needed']}"
+        )
     letters = task.letters[client_id].tobytes()
     if len(letters) != LETTER * len(active):
         raise Broken("its neighbours' letters are not all there")
@@ -129,6 +133,9 @@ def unmask(task: Unmask, theta: Vector, client_id: int, samples: Samples, model:
     survivors = set(task.survivors.tolist())
     if not survivors <= set(part["took_part"].tolist()) or len(survivors) < int(part["least"]):
         raise Broken(f"the sum has {len(survivors)} parts, too few to hide one of them: at least {int(part['least'])}")
+    around = sum(other in survivors for other in part["active"].tolist())
+    if client_id not in survivors or around < int(part["needed"]):  # of a neighbour alone among these all could be told
+        raise Broken("it is said that it, or too many of its neighbours, sent no part")
     shares = [
         share[SHARE:] if other in survivors else share[:SHARE]
         for other, share in zip(part["active"].tolist(), part["shares"], strict=True)
