@@ -131,6 +131,24 @@ def test_triplets_are_within_zero_and_one(sent: tuple[float, ...], taken: tuple[
     assert {k: tuple(t) for k, t in found.items()} == ({} if taken is None else {4: taken})
 
 
+@pytest.mark.parametrize(
+    ("sent", "plausible"),
+    [
+        ((0.0, 0.0, 0.5), True),
+        ((1.0, 0.0, 0.0), True),
+        ((0.5, 0.5, 0.9), True),
+        ((0.9, 0.0, 0.0), False),  # between one odd sample of ten and none
+        ((1.0, 0.0, 0.5), False),  # one class correlates with nothing
+    ],
+)
+def test_paper_takes_no_triplet_that_so_many_samples_cannot_have(sent: tuple[float, ...], plausible: bool) -> None:
+    def ask(task: Task, clients: Sequence[int]) -> Iterator[Reply]:
+        return (Reply(k, metrics=dict(zip(("ci", "ai", "sc"), sent, strict=True))) for k in clients)
+
+    found = build("paper", {"seed": 0, "num_classes": 2}).estimate(1, {4: 10}, ask)
+    assert (4 in found) is plausible
+
+
 @pytest.mark.parametrize("counts", [[0, 0, 0, 0], [-1, 5, 5, 5]])
 def test_a_matrix_that_counts_nothing_or_less_is_no_answer(counts: list[int]) -> None:
     def ask(task: Task, clients: Sequence[int]) -> Iterator[Reply]:

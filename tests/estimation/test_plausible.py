@@ -60,7 +60,7 @@ def moments(clients: Clients) -> list[Reply]:
 
 def test_of_honest_clients_everyone_counts_and_the_sum_is_the_plain_one() -> None:
     replies = moments(Clients(GSC, gap=4))
-    assert all(moments_problem(r.vector, 2, 100) is None for r in replies)
+    assert all(moments_problem(r.vector, 2, 100, 256) is None for r in replies)
     trusted = trusted_scatter(replies, 2, 1)
     assert trusted is not None
     assert trusted.left_out == {}
@@ -75,6 +75,16 @@ def test_one_of_another_model_does_not_stand_for_the_others() -> None:
     trusted = trusted_scatter(replies, 2, 1)
     assert trusted is not None
     assert trusted.scatter.num_clients == len(GSC) - 1
+    assert trusted.left_out == {0: "it has 7 features where most clients have 20"}
+
+
+def test_more_features_than_were_asked_for_are_refused_before_they_are_looked_at() -> None:
+    """2,000 of them would take seconds of the server's time, 20,000 its memory."""
+    reply = moments(Clients(GSC, gap=4))[0]
+    assert reply.vector is not None
+    assert moments_problem(reply.vector, 2, 100, 20) is None
+    problem = moments_problem(reply.vector, 2, 100, 19)
+    assert problem == "464 numbers are no moments of 20 features where 19 are the most"
 
 
 def changed(position: int, value: float) -> Callable[[np.ndarray], None]:
@@ -112,7 +122,7 @@ def turned(vector: np.ndarray) -> None:
 def test_moments_of_no_samples_are_refused(lie: Callable[[np.ndarray], None], reason: str) -> None:
     vector = moments(Clients(GSC, gap=4))[LIAR].vector.copy()
     lie(vector)
-    problem = moments_problem(vector, 2, 100)
+    problem = moments_problem(vector, 2, 100, 256)
     assert problem is not None
     assert reason in problem
 

@@ -135,7 +135,8 @@ class Consensus(Estimator):
                 if not num_features(reply.vector.size, self.num_classes):
                     return f"{reply.vector.size:,} numbers are no moments of features"
                 return total_problem(reply, reply.vector[2 : 2 + self.num_classes].astype(np.float64))
-            return self._refuse(reply, moments_problem(reply.vector, self.num_classes, clients[reply.client]))
+            size = clients[reply.client]
+            return self._refuse(reply, moments_problem(reply.vector, self.num_classes, size, self.dimensions))
 
         replies = answers(moments, clients, ask, check=check)
         trusted = trusted_scatter(replies, self.num_classes, max(1, self.num_attributes - 1), self.largest_share)

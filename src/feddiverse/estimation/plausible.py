@@ -35,10 +35,14 @@ FINE = 64  # bins an axis from which a histogram is held against a triplet
 PRIOR_SAMPLES, ITERATIONS = 2.0, 100  # as clients read their samples: `client.consensus`
 
 
-def moments_problem(vector: Vector, num_classes: int, num_samples: int) -> str | None:
-    """What is wrong with an answer to `FeatureMoments` of a client with so many samples, if anything."""
-    if not num_features(vector.size, num_classes):
-        return f"{vector.size:,} numbers are no moments of features"
+def moments_problem(vector: Vector, num_classes: int, num_samples: int, dimensions: int) -> str | None:
+    """What is wrong with an answer to `FeatureMoments` of a client with so many samples, if anything.
+
+    `dimensions`: the most features that were asked for; the work grows with their cube.
+    """
+    if not 1 <= (found := num_features(vector.size, num_classes)) <= dimensions:
+        of = f"of {found:,} features where {dimensions:,} are the most" if found else "of features"
+        return f"{vector.size:,} numbers are no moments {of}"
     part = Scatter.unpack(vector.astype(np.float64), num_classes)
     counts, total = part.counts, float(part.counts.sum())
     if vector[0] != 1 or counts.min() < 0 or (counts != np.round(counts)).any() or not 1 <= total <= num_samples:
@@ -180,6 +184,12 @@ def trusted_scatter(
         size = Counter({size: len(clients) for size, clients in senders.items()}).most_common(1)[0][0]
         spool, clients = spools[size], senders[size]
         usual = float(np.median([lengths[client] for client in clients]))
+        others = {
+            client: f"it has {num_features(other, num_classes):,} features where most clients have"
+            f" {num_features(size, num_classes):,}"
+            for other in sorted(senders.keys() - {size})
+            for client in senders[other]
+        }
         left_out = {
             client: f"its features are {math.sqrt(lengths[client] / usual):.0f} times as long as the median client's"
             for client in clients
@@ -201,7 +211,7 @@ def trusted_scatter(
             left_out[clients[kept[worst]]] = (
                 f"it alone makes up {shares[worst]:.0%} of what clients differ in, which cannot be told from a lie"
             )
-    return None if scatter is None else Trusted(scatter, counts, left_out)
+    return None if scatter is None else Trusted(scatter, counts, others | left_out)
 
 
 def _part(spool: Spool, position: int, num_classes: int) -> Scatter:

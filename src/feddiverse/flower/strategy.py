@@ -312,9 +312,11 @@ def _make(selector: Any, given: dict[str, Any]) -> Selector:
         **settings_of(config, num_classes=0, num_attributes=2, num_selected=0),
         "num_classes": num_classes or registry.Later(_no_classes),
         "estimator": registry.Later(
-            lambda: registry.make(registry.ESTIMATOR, estimator, known, config.parameters("estimator"))
+            lambda: registry.make(registry.ESTIMATOR, estimator, known | unneeded, config.parameters("estimator"))
         ),
     }
+    # The paper's estimator only checks answers by it.
+    unneeded = {"num_classes": num_classes or 0} if estimator == "paper" else {}
     made: Selector = registry.make(registry.SELECTOR, selector, known, {**config.parameters("selector"), **own})
     return made
 
