@@ -119,28 +119,51 @@ def test_how_often_a_client_is_asked_again_is_a_setting(retries, expected, tmp_p
         assert [reply.lost for reply in replies] == [False, retries == 0, False]
 
 
-def test_a_worker_that_is_stopped_is_told_of_and_replaced(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(pool, "SILENT", 0.5)
-    monkeypatch.setattr(pool, "SECONDS_PER_BEAT", 0.05)
-    monkeypatch.setattr(worker, "SECONDS_PER_BEAT", 0.05)
+def listening(monkeypatch, seconds):
+    """Have the pool listen often, each time as if `seconds(pool)` had passed: no clock decides what a test sees."""
+    listen = pool.Pool._listen
+    monkeypatch.setattr(pool, "SECONDS_PER_BEAT", 0.02)
+    monkeypatch.setattr(worker, "SECONDS_PER_BEAT", 0.02)
+    monkeypatch.setattr(pool.Pool, "_listen", lambda self, _: listen(self, seconds(self)))
 
+
+def test_a_worker_that_is_stopped_is_told_of_and_replaced(tmp_path, monkeypatch, caplog):
     def stop_once(client):
         if client == 1 and once(tmp_path, client):
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    with engine_of(shifted(stop_once), patience=Patience(timeout=2.0)) as engine, caplog.at_level("WARNING"):
+    def long_if_stopped(self):
+        stopped = [psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in self.process_ids]
+        return 100.0 if any(stopped) else 0.0
+
+    listening(monkeypatch, long_if_stopped)
+    with engine_of(shifted(stop_once), 1, patience=Patience(timeout=200.0)) as engine, caplog.at_level("WARNING"):
         assert values(engine.ask(TASK, THETA, range(4))) == [0, 1, 2, 3]
-    assert any("shows no sign of life for" in line and "replaced after 2 s" in line for line in caplog.messages)
+    assert any("shows no sign of life for" in line and "replaced after 200 s" in line for line in caplog.messages)
 
 
-def test_a_slow_client_shows_signs_of_life(monkeypatch, caplog):
-    monkeypatch.setattr(pool, "SILENT", 1.0)
-    monkeypatch.setattr(pool, "SECONDS_PER_BEAT", 0.02)
-    monkeypatch.setattr(worker, "SECONDS_PER_BEAT", 0.02)
-    slow = shifted(lambda client: time.sleep(1.5))
-    with engine_of(slow, 1, patience=Patience(timeout=1.0)) as engine, caplog.at_level("WARNING"):
+def test_a_slow_client_shows_signs_of_life(tmp_path, monkeypatch, caplog):
+    """An hour passes between each two beats, and nobody minds: there was a beat."""
+    listened = []
+
+    def after_a_beat(self):
+        (only,) = self._workers
+        while self._shared.beats[only.place] == only.beats:
+            time.sleep(0.01)
+        listened.append(only.beats)
+        if len(listened) == 3:
+            (tmp_path / "enough").touch()
+        return 3600.0
+
+    def slow(client):
+        while not (tmp_path / "enough").exists():
+            time.sleep(0.01)
+
+    listening(monkeypatch, after_a_beat)
+    with engine_of(shifted(slow), 1, patience=Patience(timeout=1.0)) as engine, caplog.at_level("WARNING"):
         assert values(engine.ask(TASK, THETA, range(1))) == [0]
     assert not caplog.messages
+    assert len(set(listened)) == len(listened) >= 3
 
 
 def test_workers_killed_from_outside_are_replaced():
