@@ -16,7 +16,6 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 
 from feddiverse import seeding
 
@@ -230,6 +229,8 @@ def fit(points: Floats, counts: Floats, num_components: int, seed: int) -> Mixtu
 
 def _by_kmeans(points: Floats, weights: Floats, num_components: int, seed: int) -> NDArray[np.int64]:
     """[cells]: nearest of the centres of the weighted, non-empty cells; on a line, Otsu's threshold."""
+    from sklearn.cluster import KMeans  # takes a second to import, which runs without this estimator need not wait
+
     filled = weights > 0
     kmeans = KMeans(min(num_components, int(filled.sum())), n_init=10, random_state=seed % 2**32)
     kmeans.fit(points[filled], sample_weight=weights[filled])
