@@ -51,7 +51,7 @@ tasks.ANSWERS[Train] = train
 main()
 """
 NEVER = 1_000
-PATIENCE = 250  # seconds
+PATIENCE = 800  # seconds: to be told what hangs before pytest ends the test
 
 
 def start(
