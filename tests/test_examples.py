@@ -38,7 +38,8 @@ def test_a_selector_takes_twenty_lines() -> None:
 def test_the_notebook_runs(tmp_path: Path) -> None:
     notebook = nbformat.read(EXAMPLES / "first_steps.ipynb", as_version=4)
     # No limits of its own: pytest's is enough, and a busy machine may take long to start a kernel.
-    NotebookClient(notebook, timeout=None, startup_timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=None, startup_timeout=600, resources=resources).execute()
     printed = "".join(
         output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []) if "text" in output
     )
