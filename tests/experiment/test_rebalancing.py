@@ -21,7 +21,7 @@ from feddiverse.cli import app
 from feddiverse.engine.local import LocalEngine, open_engine
 from feddiverse.errors import RunError, UserError
 from feddiverse.estimation.balance import PENALTIES
-from feddiverse.estimation.balancer import NOT_SEEN
+from feddiverse.estimation.balancer import CLASSES_INSTEAD, NOT_SEEN
 from feddiverse.experiment.records import TESTED
 from feddiverse.messages import FeatureMoments, GroupSums, HeadErrors, Reply, Task, Train, Vector
 
@@ -415,6 +415,30 @@ def test_where_no_attribute_is_seen_it_is_said_and_a_run_between_rounds_goes_on(
     assert result.rebalanced is None
     assert sum(NOT_SEEN in record["warnings"] for record in result.history) == 1
     assert [record["rebalanced"] for record in result.history] == [None] * 4
+
+
+def test_auto_balances_hidden_groups_where_they_are_seen(federation: fd.Federation) -> None:
+    settings = {**QUICK, "draw": "balanced", "rebalance": True}
+    groups = fd.train(federation, linear, **settings)
+    auto = fd.train(federation, linear, rebalance_weights="auto", **settings)
+    assert auto.theta_sha256 == groups.theta_sha256
+    assert auto.rebalanced["theta_sha256"] == groups.rebalanced["theta_sha256"]
+
+
+def test_auto_balances_classes_where_no_attribute_is_seen() -> None:
+    rng = np.random.default_rng(0)
+    y = (rng.random(600) < 0.2).astype(int)
+    x = rng.normal(size=(600, 6)) + y[:, None]
+    uneven = fd.Federation.from_arrays(x, y, np.arange(600) % 10, test=(x, y), name="uneven")
+    classes = fd.train(uneven, linear, rebalance=True, rebalance_weights="classes", **QUICK)
+    auto = fd.train(uneven, linear, rebalance=True, rebalance_weights="auto", **QUICK)
+    assert auto.rebalanced["theta_sha256"] == classes.rebalanced["theta_sha256"]
+    assert auto.rebalanced["settings"]["groups"] == [[float((y == 0).sum())], [float((y == 1).sum())]]
+    assert CLASSES_INSTEAD in auto.history[0]["warnings"]
+    assert NOT_SEEN not in auto.history[0]["warnings"]
+    drawn = fd.train(uneven, linear, recipe="auto", **QUICK)
+    assert drawn.rebalanced["settings"]["weights"] == "auto"
+    assert drawn.theta_sha256 != auto.theta_sha256
 
 
 def test_selectors_that_read_attributes_too_do_not_change_what_clients_remember(federation: fd.Federation) -> None:

@@ -10,7 +10,7 @@ from feddiverse.cli import options
 def rebalance(
     run: Path = typer.Argument(..., metavar="RUN", help="A finished run directory."),
     reading: str | None = typer.Option(None, help="Model that reads the hidden groups: start, or the run's final one."),
-    weights: str | None = typer.Option(None, help="What counts equally: groups, classes, samples, true_groups."),
+    weights: str | None = typer.Option(None, help="What counts equally: groups, classes, samples, auto, true_groups."),
     head: str | None = typer.Option(None, help="How the layer is solved: ridge, or as published fed3r, ccvr."),
     dimensions: int | None = typer.Option(None, help="Features beyond so many are projected at random."),
     workers: int = options.WORKERS,

@@ -41,7 +41,9 @@ def run(
     set_: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Any config key, or a parameter of a part (selector.NAME=…)."
     ),
-    recipe: str | None = typer.Option(None, help="balanced: hidden groups count equally; robust: bounds on liars."),
+    recipe: str | None = typer.Option(
+        None, help="balanced: hidden groups count equally; auto: or classes; robust: bounds on liars."
+    ),
     draw: str | None = typer.Option(None, help="How clients draw samples: plain, or balanced over hidden groups."),
     rebalance: bool = typer.Option(False, "--rebalance", help="Solve the last layer anew, hidden groups equal."),
     out: Path | None = typer.Option(None, help="Run directory (default: runs/<name of the run>)."),

@@ -38,8 +38,9 @@ AskAbout = Callable[[Vector], Ask]
 
 CONFIDENCE = 0.9  # posterior from which a reading counts: half of a rare group's readings would else be false
 NOT_SEEN = "No hidden attribute is seen, so there are no groups to balance: training and head stay as they are."
-GROUPS = ("groups", "true_groups")
-"""Values of `weights` under which a hidden attribute comes into it."""
+CLASSES_INSTEAD = "No hidden attribute is seen: classes count equally instead of hidden groups."
+READ = ("groups", "auto")
+"""Values of `weights` under which clients read a hidden attribute."""
 
 
 class CannotBalance(RunError):
@@ -67,7 +68,8 @@ class Balancer:
     """Knows the hidden groups of a federation. `estimator` must give matrices; `theta` is the model it reads with.
 
     `dimensions`: features beyond so many are projected at random before they are summed. `weights`: what counts
-    equally, `groups`, `true_groups`, `classes` or `samples`; `head`: how it is solved, `ridge`, `fed3r` or `ccvr`.
+    equally, `groups`, `true_groups`, `classes`, `samples`, or `auto`: groups if an attribute is seen, else classes;
+    `head`: how it is solved, `ridge`, `fed3r` or `ccvr`.
     `reading`: the head's groups are those read at the `start`, or anew under the `final` model. `exact_counts`: whether
     clients count their groups without noise, so that their sums can be held against it.
     """
@@ -87,11 +89,11 @@ class Balancer:
         self.estimator = estimator
         self.theta = theta
         self.seed = seed
-        self.confidence = confidence if weights == "groups" else 0.0
+        self.confidence = confidence if weights in READ else 0.0
         self.dimensions = dimensions
         self.weights = weights
         self.head = head
-        self.reading = reading if weights == "groups" else "start"
+        self.reading = reading if weights in READ else "start"
         self.exact_counts = exact_counts
         estimator.wants_matrices = True
         self._blank = copy.deepcopy(estimator)
@@ -120,12 +122,20 @@ class Balancer:
 
     def _tells_groups(self, estimator: Estimator) -> bool:
         matrices = estimator.matrices or {}
-        return any(self.weights not in GROUPS or matrix.shape[1] > 1 for matrix in matrices.values())
+        by_attribute = self.weights in ("groups", "true_groups")
+        return any(not by_attribute or matrix.shape[1] > 1 for matrix in matrices.values())
+
+    @property
+    def _falls_back(self) -> bool:
+        """Whether classes stand in for hidden groups that were looked for."""
+        return self.weights == "auto" and all(
+            matrix.shape[1] == 1 for matrix in (self.estimator.matrices or {}).values()
+        )
 
     def warnings(self) -> list[str]:
         """What a reader should know."""
-        unseen = [] if self.sees_groups or not self._sizes else [NOT_SEEN]
-        return [*self.estimator.warnings, *unseen]
+        unseen = NOT_SEEN if not self.sees_groups else CLASSES_INSTEAD if self._falls_back else ""
+        return [*self.estimator.warnings, *([unseen] if unseen and self._sizes else [])]
 
     @property
     def draw(self) -> NDArray[np.float32]:
@@ -165,7 +175,7 @@ class Balancer:
             settings: dict[str, Any] = {"weights": self.weights, "head": self.head}
             if self.body:
                 settings |= {"body": self.body, "body_errors": self.body_errors}
-            if self.weights == "groups":
+            if self.weights in READ:
                 settings |= {"reading": self.reading, "confidence": self.confidence}
             if self.head == "ridge":
                 penalty = self.trained_penalty if self.body == "trained" else 0.0

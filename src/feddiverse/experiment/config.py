@@ -9,7 +9,7 @@ import math
 import operator
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from feddiverse.data.sharing import origin
 from feddiverse.errors import UserError
 
 PADDING = ("constant", "edge")
-REBALANCE_WEIGHTS = ("groups", "classes", "samples", "true_groups")
+REBALANCE_WEIGHTS = ("groups", "classes", "samples", "auto", "true_groups")
 
 OWN: Any = None
 """Default of a key whose value depends on other keys (`Config.__post_init__` fills it in)."""
@@ -204,7 +204,7 @@ def is_in_memory(federation: str) -> bool:
     return ":" not in federation and federation not in FEDERATIONS
 
 
-BY_GROUP = ("groups", "true_groups")
+BY_GROUP = ("groups", "auto", "true_groups")
 """Values of `rebalance_weights` under which a hidden attribute comes into it."""
 
 ESTIMATING = ("feddiverse", "group_balance")
@@ -317,9 +317,10 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
         keys = {**keys, **shorthand, **own}
     recipe = keys.pop("recipe", "")
     for name in str(recipe).split("+") if recipe else ():
-        if name not in ("balanced", "robust"):
-            raise UserError(f"There is no recipe '{name}'; choose balanced, robust, balanced+robust, or leave it out.")
-        keys = {**(_balanced(keys) if name == "balanced" else ROBUST), **keys}
+        if name not in RECIPES:
+            choice = f"{', '.join(RECIPES)}, two of them as in balanced+robust"
+            raise UserError(f"There is no recipe '{name}'; choose {choice}, or leave it out.")
+        keys = {**RECIPES[name](keys), **keys}
     if keys.get("objective") == "fedprox":
         keys = {**keys, "objective": "cross_entropy", "prox_mu": keys.get("prox_mu") or FEDPROX_MU}
     return keys
@@ -339,6 +340,14 @@ def _balanced(given: Mapping[str, Any]) -> dict[str, Any]:
     if is_in_memory(federation) or given.get("features"):
         return keys  # they may be no pictures: say flip and crop_padding yourself
     return {**keys, "flip": True, "crop_padding": side // 10, "padding": "edge"}
+
+
+RECIPES: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+    "balanced": _balanced,
+    "auto": lambda given: {**_balanced(given), "rebalance_weights": "auto"},
+    "robust": lambda given: ROBUST,
+}
+"""Names for several keys together, chosen by what else is given (docs/rebalance.md, docs/trust.md)."""
 
 
 def _parts(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

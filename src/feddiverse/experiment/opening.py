@@ -148,7 +148,7 @@ class Opened:
         config = self.config
         if not (config.rebalance or config.draw == "balanced"):
             return None
-        kinds = {"groups": "consensus", "true_groups": "oracle"}
+        kinds = {"groups": "consensus", "auto": "consensus", "true_groups": "oracle"}
         part = kinds.get(config.rebalance_weights, ClassCounts)
         if part == "oracle" and not self.federation.attributes_known:
             raise UserError(
