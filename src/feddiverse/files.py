@@ -1,9 +1,11 @@
 """Files that are either as they were or as they should be, never in between; and cells that are what they seem."""
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -43,6 +45,11 @@ def write(path: Path, data: bytes) -> None:
             os.fsync(folder)  # the new name itself must survive a power cut
         finally:
             os.close(folder)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file by a JSON object, without the numbers that only Python takes for JSON."""
+    write(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
 
 def take_lock(folder: Path, what: str) -> FileLock:

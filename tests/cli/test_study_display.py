@@ -4,9 +4,9 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from feddiverse.cli import study_display
+from feddiverse.cli.console import SafeConsole
 from feddiverse.experiment.study import Planned, Study, StudyDirectory
 
 
@@ -47,7 +47,7 @@ def test_a_run_that_fails_at_once_does_not_make_the_others_look_short(tmp_path, 
 
 
 def test_a_grid_shows_whole_names_however_narrow_the_terminal(tmp_path, monkeypatch):
-    out = Console(width=60, file=io.StringIO())
+    out = SafeConsole(width=60, file=io.StringIO())
     monkeypatch.setattr(study_display, "out", out)
     row = "FedDiverse with the paper’s estimator and a guard against asking the same few clients"
     run = Planned(row, "digits-gsc", 0, {"federation": "digits-gsc", "rounds": 10})

@@ -101,7 +101,7 @@ class _Told(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from feddiverse.cli.console import err
 
-        err.print(f"Warning: {record.getMessage()}", highlight=False, markup=False, soft_wrap=True)
+        err.say(f"Warning: {record.getMessage()}", whole=True)
 
 
 def _fail(sentence: str, code: int) -> None:

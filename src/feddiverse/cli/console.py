@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
 
 from feddiverse.errors import printable
@@ -22,23 +22,22 @@ class SafeConsole(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
+    def say(self, text: str, *, whole: bool = False) -> None:
+        """A text as it is. `whole`: on one line, however long, since it may be copied or read by a program."""
+        self.print(text, highlight=False, markup=False, soft_wrap=whole)
+
 
 out = SafeConsole()
 err = SafeConsole(stderr=True)
 
 
-def progress() -> Progress:
-    """A bar on stderr with what is done, elapsed and left; nothing at all when stderr is no terminal."""
+def progress(*columns: ProgressColumn) -> Progress:
+    """A bar on stderr, by default with what is done, elapsed and left; nothing at all when stderr is no terminal."""
+    usual = (TextColumn("{task.completed:.0f}/{task.total:.0f}"), TimeElapsedColumn(), TimeRemainingColumn())
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=err,
-        disable=not err.is_terminal,
-        transient=True,
-    )
+        *(columns or (TextColumn("{task.description}"), BarColumn(), *usual)),
+        console=err, disable=not err.is_terminal, transient=True, refresh_per_second=4,  # cores are for training
+    )  # fmt: skip
 
 
 def show_table(table: "Table") -> None:
@@ -58,9 +57,9 @@ def show_answers(results: "Results") -> None:
     from feddiverse.report.answer import answers
 
     for answer in answers(results):
-        out.print(answer.sentence, highlight=False, markup=False)
+        out.say(answer.sentence)
         for step in steps(results, answer.column)[:1]:
-            out.print(f"Next: {step.why} {step.command}".rstrip(), highlight=False, markup=False, soft_wrap=True)
+            out.say(f"Next: {step.why} {step.command}".rstrip(), whole=True)
 
 
 def strips(results: "Results", pictures: bool | None) -> "dict[str, Hidden]":

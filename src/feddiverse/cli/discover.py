@@ -52,9 +52,9 @@ def discover(
     if json_:
         typer.echo(json.dumps(found.report(), allow_nan=False))
         return
-    console.print(found.headline, highlight=False, markup=False)
+    console.say(found.headline)
     six = ((name.upper(), value) for name, value in found.metrics.items() if value is not None)
-    console.print("By estimate: " + ", ".join(f"{name} {value:.3f}" for name, value in six), highlight=False)
+    console.say("By estimate: " + ", ".join(f"{name} {value:.3f}" for name, value in six))
     for warning in found.warnings:
-        err.print(warning, highlight=False, markup=False)
-    console.print(f"Look at it: {folder / 'index.html'}", highlight=False, markup=False, soft_wrap=True)
+        err.say(warning)
+    console.say(f"Look at it: {folder / 'index.html'}", whole=True)

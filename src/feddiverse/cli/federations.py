@@ -44,7 +44,7 @@ def export(
         f"{opened.num_clients} clients, {opened.counts.sum():,} samples and {len(opened.test_ids):,} to test on in"
         f" {path}; the same bits: feddiverse run --federation {path} --seed {seed}"
     )
-    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    console.say(sentence, whole=True)
 
 
 def _list(json: bool) -> None:
@@ -93,4 +93,4 @@ def _print(rows: list[dict[str, Any]]) -> None:
     out.print(table)
     out.print("Any split runs on any source that has its classes: name it split:source, such as gai:digits.")
     for source, missing in {row["source"]: row["missing"] for row in rows if row["missing"]}.items():
-        out.print(f"To use {source}: {missing}", highlight=False)
+        out.say(f"To use {source}: {missing}")

@@ -17,7 +17,7 @@ def fetch(
     ),
 ) -> None:
     """Fetch data or weights into the cache, checked before they enter it."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     from feddiverse.cli import console
     from feddiverse.data import fetching
@@ -27,10 +27,8 @@ def fetch(
         raise UserError(f"There is nothing called '{name}' to fetch: choose {', '.join(NAMES[:-1])} or {NAMES[-1]}.")
     if hub is not None and (name in FILES or given is not None):
         raise UserError("--hub goes with waterbirds and spawrious, and not with --from: leave it out.")
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console.err, disable=not console.err.is_terminal, transient=True
-    ) as bar:
+    speed = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with console.progress(TextColumn("{task.description}"), BarColumn(), *speed) as bar:
         task = bar.add_task(f"Fetching {name}", total=None)
         path = fetching.fetch(
             name,
@@ -38,4 +36,4 @@ def fetch(
             given,
             hub,
         )
-    console.out.print(f"{name}: {path}", soft_wrap=True, highlight=False)
+    console.out.say(f"{name}: {path}", whole=True)

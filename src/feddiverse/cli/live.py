@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Any
 
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
 
-from feddiverse.cli.console import err, out
+from feddiverse.cli.console import err, out, progress
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.records import incomplete_in_words, worst_class_of, worst_in_words
 from feddiverse.experiment.run_directory import read_json
@@ -26,14 +26,7 @@ class Live:
         self._done = 0
         self._worst = ""
         self._seconds: list[float] = []
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            console=err,
-            disable=not err.is_terminal,
-            transient=True,
-            refresh_per_second=4,  # cores are for training
-        )
+        self._progress = progress(TextColumn("{task.description}"), BarColumn())
         self._task = self._progress.add_task(f"preparing {escape(str(directory))} …", total=config.rounds)
 
     def __enter__(self) -> "Live":
@@ -55,16 +48,17 @@ class Live:
         first = len(self._seconds) == 1  # a log should not be silent until the first evaluation
         if first and not err.is_terminal:
             config = self._config
-            self._say(
+            err.say(
                 f"{config.federation} with {config.selector} selection, {config.rounds} rounds, evaluated every "
-                f"{config.evaluate_every}; all of it goes to {self._directory}"
+                f"{config.evaluate_every}; all of it goes to {self._directory}",
+                whole=True,
             )
         for warning in record["warnings"]:
-            self._say(f"Warning: {warning}")
+            err.say(f"Warning: {warning}", whole=True)
         line = self._line(record)
         self._progress.update(self._task, description=escape(line), completed=self._done)
         if not err.is_terminal and (evaluated or first):
-            self._say(line)
+            err.say(line, whole=True)
 
     def _line(self, record: dict[str, Any]) -> str:
         recent = self._seconds[-20:]
@@ -105,34 +99,25 @@ class Live:
     def interrupted(self) -> None:
         """Say how to go on."""
         self._progress.stop()
-        self._say(
+        err.say(
             f"feddiverse: Interrupted after round {self._done} of {self._rounds}; "
-            f"go on with: feddiverse run --resume {self._directory}"
+            f"go on with: feddiverse run --resume {self._directory}",
+            whole=True,
         )
 
     def finished(self, result: dict[str, Any]) -> None:
         """The result, on stdout."""
         if not self._done:
-            out.print(f"{self._directory} is finished already; its result:", highlight=False, markup=False)
+            out.say(f"{self._directory} is finished already; its result:")
         for warning in result.get("warnings", ()):
-            self._say(f"Warning: {warning}")
-        out.print(
-            f"{reached(result)} after {result['rounds']} rounds in {clock(result['seconds'])}; "
-            f"see {result['run_dir']}.",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+            err.say(f"Warning: {warning}", whole=True)
+        took = f"after {result['rounds']} rounds in {clock(result['seconds'])}"
+        out.say(f"{reached(result)} {took}; see {result['run_dir']}.", whole=True)
         if said := incomplete_in_words(result.get("incomplete") or []):
-            out.print(said, highlight=False, markup=False, soft_wrap=True)
+            out.say(said, whole=True)
         if result.get("rebalanced"):
-            out.print(f"With the rebalanced head: {reached(result['rebalanced'])}.", highlight=False, markup=False)
-        out.print(f"Next: feddiverse report {shlex.quote(str(result['run_dir']))}", highlight=False, markup=False,
-                  soft_wrap=True)  # fmt: skip
-
-    @staticmethod
-    def _say(line: str) -> None:
-        err.print(line, highlight=False, markup=False, soft_wrap=True)
+            out.say(f"With the rebalanced head: {reached(result['rebalanced'])}.")
+        out.say(f"Next: feddiverse report {shlex.quote(str(result['run_dir']))}", whole=True)
 
 
 def reached(result: dict[str, Any]) -> str:

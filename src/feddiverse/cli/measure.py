@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from os.path import isfile  # unlike Path.is_file, it bears texts too long for a file name
 from pathlib import Path
@@ -166,29 +165,23 @@ def _print(measured: list[Measured]) -> None:
         out.print(_table(("federation", *(name.upper() for name in METRICS)), rows))
         return
     (m,) = measured
-    out.print(
-        f"{m.name}: {len(m.counts):,} clients, {m.counts.sum():,} samples",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    out.say(f"{m.name}: {len(m.counts):,} clients, {m.counts.sum():,} samples", whole=True)
     verdict = judge(m.metrics.six, attributes_known=m.has_attributes)
     out.print(_scales(verdict))
-    say = partial(out.print, highlight=False, markup=False)
-    say(f"Scales from 0 (even) to 1: ● this federation, │ iid and the paper’s seven. {verdict.nearest}")
+    out.say(f"Scales from 0 (even) to 1: ● this federation, │ iid and the paper’s seven. {verdict.nearest}")
     for sentence in verdict.helped:
-        say(sentence)
+        out.say(sentence)
     if not m.has_attributes:
-        out.print(
+        out.say(
             f"There are no attributes here; to find out what the clients differ in: feddiverse discover {m.name}",
-            highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
+            whole=True,
+        )
     if m.targets:
-        out.print(f"Designed: every metric is within {m.distance:.4f} of its target.", highlight=False)
+        out.say(f"Designed: every metric is within {m.distance:.4f} of its target.")
     runs = _alike(m)
     out.print(_table(("client", "samples", "CI", "AI", "SC"), runs[:NUM_SHOWN]))
     if len(runs) > NUM_SHOWN:
-        out.print(f"… and more; --json has all {len(m.clients):,} clients.", highlight=False)
+        out.say(f"… and more; --json has all {len(m.clients):,} clients.")
 
 
 def _scales(verdict: Verdict) -> Table:

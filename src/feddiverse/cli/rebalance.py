@@ -36,10 +36,9 @@ def rebalance(
         typer.echo(json.dumps(result.summary))
         return
     for warning in result.summary.get("warnings", ()):
-        err.print(f"Warning: {warning}", highlight=False, markup=False)
+        err.say(f"Warning: {warning}")
     assert result.rebalanced is not None
-    console.print(f"Trained:    {reached(result.summary)}.", highlight=False, markup=False)
-    console.print(
-        f"Rebalanced: {reached(result.rebalanced)}, in {clock(result.rebalanced['seconds'])}; see {run}.",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+    console.say(f"Trained:    {reached(result.summary)}.")
+    console.say(
+        f"Rebalanced: {reached(result.rebalanced)}, in {clock(result.rebalanced['seconds'])}; see {run}.", whole=True
+    )

@@ -41,10 +41,10 @@ def report(
     if tables is not None:
         for table in all_tables(results):
             write_all(table, tables)
-        console.print(f"Tables: {tables}", highlight=False, markup=False)
+        console.say(f"Tables: {tables}")
     if figures is not None:
         page.save_figures(results, figures, figure_format)
-        console.print(f"Figures: {figures}", highlight=False, markup=False)
-    console.print(f"Report: {written}", highlight=False, markup=False, soft_wrap=True)
+        console.say(f"Figures: {figures}")
+    console.say(f"Report: {written}", whole=True)
     if open_:
         typer.launch(written.resolve().as_uri())

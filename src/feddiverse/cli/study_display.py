@@ -6,10 +6,10 @@ from collections.abc import Callable, Container
 from types import TracebackType
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from feddiverse.cli.console import err, out
+from feddiverse.cli.console import err, out, progress
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.expectation import correction, wall_seconds
 from feddiverse.experiment.study import Planned, Study, StudyDirectory
@@ -30,7 +30,7 @@ def show_grid(study: Study, directory: StudyDirectory, workers: int, elsewhere: 
         left += seconds
         table.add_row(run.name, str(run.config.rounds), duration(seconds) if seconds else "", state)
     out.print(table)
-    out.print(how_long(study, directory, workers, left), highlight=False, markup=False, soft_wrap=True)
+    out.say(how_long(study, directory, workers, left), whole=True)
 
 
 def how_long(study: Study, directory: StudyDirectory, workers: int, left: float | None = None) -> str:
@@ -66,19 +66,13 @@ class Display:
         self.failures: dict[str, str] = {}
         done = len(study.runs) - len(self._to_do)
         taken = f" ({num_taken} taken from other studies)" if num_taken else ""
-        err.print(how_long(study, directory, workers), highlight=False, markup=False, soft_wrap=True)
+        err.say(how_long(study, directory, workers), whole=True)
         if done:
-            err.print(f"{done} of {len(study.runs)} runs are done already{taken}.", highlight=False)
-        self._progress = Progress(
-            TextColumn("{task.fields[count]}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left {task.fields[left]}"),
-            TextColumn("{task.fields[now]}"),
-            console=err,
-            disable=not err.is_terminal,
-            transient=True,
-        )
+            err.say(f"{done} of {len(study.runs)} runs are done already{taken}.")
+        self._progress = progress(
+            TextColumn("{task.fields[count]}"), BarColumn(), TimeElapsedColumn(),
+            TextColumn("left {task.fields[left]}"), TextColumn("{task.fields[now]}"),
+        )  # fmt: skip
         self._task = self._progress.add_task("", total=max(self._total, 1e-9), count=self._count(), left="?", now="")
 
     def __enter__(self) -> "Display":
@@ -90,7 +84,7 @@ class Display:
     ) -> None:
         self._progress.stop()
         if kind is KeyboardInterrupt:
-            err.print("Interrupted. Give the same command again to go on.", highlight=False)
+            err.say("Interrupted. Give the same command again to go on.")
 
     def on_round(self, run: Planned) -> Callable[[dict[str, Any]], None]:
         """To be called with each round's record of a run."""
@@ -113,14 +107,13 @@ class Display:
         self._update(self._over, run.name)
         if not err.is_terminal:
             state = f"in {duration(time.monotonic() - self._run_began)}" if why is None else "FAILED"
-            err.print(f"{self._count()} {run.name} {state}, left about {self._left(self._over)}",
-                      highlight=False, markup=False, soft_wrap=True)  # fmt: skip
+            err.say(f"{self._count()} {run.name} {state}, left about {self._left(self._over)}", whole=True)
 
     def show_failures(self) -> None:
         """At the end, on stderr."""
-        err.print(f"{len(self.failures)} runs failed; give the same command again to retry them:", highlight=False)
+        err.say(f"{len(self.failures)} runs failed; give the same command again to retry them:")
         for name, why in self.failures.items():
-            err.print(f"  {name}: {why}", highlight=False, markup=False, soft_wrap=True)
+            err.say(f"  {name}: {why}", whole=True)
 
     def _update(self, completed: float, now: str) -> None:
         self._progress.update(self._task, completed=completed, count=self._count(), left=self._left(completed), now=now)

@@ -83,7 +83,7 @@ def export(federation: Federation, folder: Path, *, seed: int, pictures: bool = 
             if lines := _metadata(federation, rows, names, part):
                 files.write(folder / part / "metadata.jsonl", lines.encode())
         files.write(folder / "README.md", _card(federation, rows).encode())
-    files.write(_side_of(folder / CSV), json.dumps(about, indent=1, ensure_ascii=False).encode() + b"\n")
+    files.write_json(_side_of(folder / CSV), about)
     return folder / CSV
 
 

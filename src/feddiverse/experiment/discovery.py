@@ -6,7 +6,6 @@ client but what the protocol sends (docs/estimators.md).
 
 import csv
 import io
-import json
 import re
 from collections.abc import Callable
 from contextlib import closing
@@ -175,8 +174,7 @@ class Discovery:
         with files.writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         files.write(folder / "attributes.csv", self._table().encode())
-        text = json.dumps(self.report(), indent=1, ensure_ascii=False, allow_nan=False)
-        files.write(folder / "discovery.json", f"{text}\n".encode())
+        files.write_json(folder / "discovery.json", self.report())
         files.write(folder / "index.html", page.encode())
         return folder
 

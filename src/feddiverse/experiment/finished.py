@@ -202,7 +202,7 @@ class Run:
         files.write(path / "rounds.jsonl", lines.encode())
         for name in ("environment", "federation", "triplets", "result"):
             if content := getattr(self, name):
-                files.write(path / f"{name}.json", json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+                files.write_json(path / f"{name}.json", content)
 
 
 def read(path: Path) -> Run:

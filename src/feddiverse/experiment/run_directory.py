@@ -225,8 +225,7 @@ class RunDirectory:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Replace a JSON file of the directory."""
-        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-        files.write(self.path / name, text.encode() + b"\n")
+        files.write_json(self.path / name, content)
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON file of the directory, or None where there is none yet."""

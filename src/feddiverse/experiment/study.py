@@ -5,7 +5,6 @@ remembered: what is done is what has a result, so a study killed at any moment g
 """
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -155,13 +154,13 @@ class StudyDirectory:
         }
         with files.writing(self.path):
             (self.path / "runs").mkdir(parents=True, exist_ok=True)
-        files.write(self.path / "study.json", json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+        files.write_json(self.path / "study.json", content)
 
     def record_failures(self, failures: Mapping[str, str]) -> None:
         """`failures.json`: why runs failed the last time; gone when none did."""
         path = self.path / "failures.json"
         if failures:
-            files.write(path, json.dumps(dict(failures), indent=1, ensure_ascii=False).encode() + b"\n")
+            files.write_json(path, failures)
         else:
             path.unlink(missing_ok=True)
 

@@ -271,23 +271,20 @@ class _Run:
     def _keep(self, done: Round) -> None:
         """The round in the history, its warnings told once, and on the disk."""
         record = as_record(done)
-        warnings = [*record["warnings"], *self._news]
-        record["warnings"] = [warning for warning in dict.fromkeys(warnings) if warning not in self._told]
-        self._told.update(record["warnings"])
+        record["warnings"] = self._untold([*record["warnings"], *self._news])
         self._news = []
         if done.test is not None or done.round == self.plan.pretraining_rounds + 1:
             self._write_triplets()
         self.history.append(record)
         if self.directory is not None:
             self.directory.append(record)
-        for warning in record["warnings"]:
-            log.warning(warning)
         worst = f", {said}" if (said := worst_in_words(record)) else ""
         log.info("round %d of %d: %d clients%s", done.round, self.plan.rounds, len(done.selected), worst)
 
     def _untold(self, warnings: list[str]) -> list[str]:
-        """Those that no round told of; they are logged."""
+        """Those that were not told before; now they are, and are logged."""
         new = [warning for warning in dict.fromkeys(warnings) if warning not in self._told]
+        self._told.update(new)
         for warning in new:
             log.warning(warning)
         return new
