@@ -43,7 +43,7 @@ def found(folder: str, column: str) -> dict[str, tuple[float, float | None, floa
         )
         for row in rows
         if row["Method"] in METHODS
-    }  # type: ignore[return-value]
+    }
 
 
 def collect() -> dict[str, Any]:

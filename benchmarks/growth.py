@@ -85,7 +85,7 @@ class Drawn(Sequence[NDArray[np.int64]]):
     def __len__(self) -> int:
         return self.num_clients
 
-    def __getitem__(self, k: int) -> NDArray[np.int64]:  # type: ignore[override]
+    def __getitem__(self, k: int) -> NDArray[np.int64]:
         return self.make(k)
 
 

@@ -14,7 +14,7 @@ from feddiverse.cli import app
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCS = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(app).commands
 
 
 def blocks(language: str) -> list[str]:

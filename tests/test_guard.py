@@ -127,8 +127,8 @@ def test_data_are_read_for_asked_clients_only_and_once(
 ) -> None:
     for _ in range(3):
         list(engine.ask(Train(seed=0, round=1), theta, [3, 5, 8]))
-    assert federation.source.train_loads == [32, 32, 32]  # type: ignore[attr-defined]
-    assert federation.source.test_loads == []  # type: ignore[attr-defined]
+    assert federation.source.train_loads == [32, 32, 32]
+    assert federation.source.test_loads == []
 
 
 def test_the_test_set_is_seen_when_due_and_read_once(
@@ -136,7 +136,7 @@ def test_the_test_set_is_seen_when_due_and_read_once(
 ) -> None:
     evaluated = [done.round for done in play(engine, theta, num_rounds=5) if done.test]
     assert evaluated == [2, 4, 5]
-    assert sum(federation.source.test_loads) == 600  # type: ignore[attr-defined]
+    assert sum(federation.source.test_loads) == 600
 
 
 # --- passes through the model ---------------------------------------------------------------------------------------
@@ -146,9 +146,9 @@ def test_the_test_set_is_seen_when_due_and_read_once(
 def seen(engine: LocalEngine) -> list[int]:
     """The size of every batch that goes through the engine's model."""
     batches: list[int] = []
-    module = engine._pool._worker._model.module  # type: ignore[union-attr]
+    module = engine._pool._worker._model.module
     through = module.features
-    module.features = lambda x: batches.append(len(x)) or through(x)  # type: ignore[func-returns-value]
+    module.features = lambda x: batches.append(len(x)) or through(x)
     return batches
 
 

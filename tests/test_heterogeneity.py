@@ -68,7 +68,7 @@ def test_order_and_scale_do_not_matter(counts: Table, scale: int, random: object
     shuffled = counts
     for axis in range(3):
         order = list(range(counts.shape[axis]))
-        random.shuffle(order)  # type: ignore[attr-defined]
+        random.shuffle(order)
         shuffled = np.take(shuffled, order, axis=axis)
     np.testing.assert_allclose(measure(shuffled * scale).six, measure(counts).six, rtol=0, atol=ROUNDING)
 
@@ -94,7 +94,7 @@ def test_independent_class_and_attribute_have_no_correlation(rows: Table, column
 @given(arrays(np.int64, st.integers(2, 6), elements=st.integers(1, 999)), st.randoms(use_true_random=False))
 def test_a_permuted_diagonal_has_full_correlation(diagonal: Table, random: object) -> None:
     order = list(range(len(diagonal)))
-    random.shuffle(order)  # type: ignore[attr-defined]
+    random.shuffle(order)
     assert spurious_correlation(np.diag(diagonal)[order]) == pytest.approx(1, abs=1e-12)
 
 

@@ -112,7 +112,7 @@ class Rotating(fd.Selector):
     def __init__(self, first: int = 0) -> None:
         self.first = first
 
-    def choose(self, round, k, clients, ask, rng):  # type: ignore[no-untyped-def]
+    def choose(self, round, k, clients, ask, rng):
         ids = np.array(sorted(clients))
         return ids[(np.arange(k) + self.first + k * round) % len(ids)]
 
@@ -122,7 +122,7 @@ class Shrinking(fd.Aggregator):
         super().__init__()
         self.factor = factor
 
-    def move(self, update):  # type: ignore[no-untyped-def]
+    def move(self, update):
         return self.factor * update
 
 
@@ -150,7 +150,7 @@ def test_an_object_is_not_changed_by_a_run() -> None:
     class Counting(fd.Selector):
         calls = 0
 
-        def choose(self, round, k, clients, ask, rng):  # type: ignore[no-untyped-def]
+        def choose(self, round, k, clients, ask, rng):
             self.calls += 1
             return sorted(clients)[:k]
 

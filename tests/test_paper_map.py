@@ -15,7 +15,7 @@ from feddiverse.experiment.grids import STUDIES
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "paper.md").read_text("utf-8")
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(app).commands
 NAMED_FILES = sorted(set(re.findall(r"`([\w/]+\.py)`", TEXT)))
 NAMED_COMMANDS = sorted(set(re.findall(r"`(feddiverse [^`]+)`", TEXT)))
 

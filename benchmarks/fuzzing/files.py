@@ -77,7 +77,7 @@ def archive(rng: Rng, folder: Path) -> None:
             for name in _member_names(rng):
                 packed.writestr(name, content)
     else:
-        with tarfile.open(fileobj=held, mode=f"w:{kind}") as packed_tar:  # type: ignore[call-overload]
+        with tarfile.open(fileobj=held, mode=f"w:{kind}") as packed_tar:
             for name in _member_names(rng):
                 member = tarfile.TarInfo(name)
                 member.size = len(content)

@@ -29,36 +29,36 @@ from benchmarks.peers.work import (
 CONFIG = "from benchmarks.peers.flgo_app import get_model, train_data_of_work\ntrain_data = train_data_of_work()\n"
 
 
-def train_data_of_work():  # type: ignore[no-untyped-def]
+def train_data_of_work():
     import torch
 
     clients = from_environment().clients()
     return torch.utils.data.TensorDataset(torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients]))
 
 
-def get_model():  # type: ignore[no-untyped-def]
+def get_model():
     return from_environment().build_model()
 
 
-class Given(BasicPartitioner):  # type: ignore[misc]
+class Given(BasicPartitioner):
     """Client k has the k-th run of samples."""
 
     num_parties = NUM_CLIENTS
 
-    def __call__(self, data):  # type: ignore[no-untyped-def]
+    def __call__(self, data):
         size = len(data) // NUM_CLIENTS
         return [list(range(k * size, (k + 1) * size)) for k in range(NUM_CLIENTS)]
 
 
-def _get_items(self, indices):  # type: ignore[no-untyped-def]
+def _get_items(self, indices):
     return [self[i] for i in indices]
 
 
 FromDatasetPipe.TaskDataset.__getitems__ = _get_items  # torch 2.13 demands it of every subclass of Subset
 
 
-class Server(fedavg.Server):  # type: ignore[misc]
-    def iterate(self):  # type: ignore[no-untyped-def]
+class Server(fedavg.Server):
+    def iterate(self):
         updated = super().iterate()
         from_environment().finished(self.current_round)
         return updated

@@ -52,7 +52,7 @@ class Told(FedAvg):
         )  # fmt: skip
         self.work = work
 
-    def aggregate_train(self, server_round, replies):  # type: ignore[no-untyped-def]
+    def aggregate_train(self, server_round, replies):
         aggregated = super().aggregate_train(server_round, replies)
         self.work.finished(server_round)
         return aggregated

@@ -26,7 +26,7 @@ class Split:
     def __init__(self, work: Work) -> None:
         self.work = work
 
-    def assign(self, n_clients: int, batch_size: int):  # type: ignore[no-untyped-def]
+    def assign(self, n_clients: int, batch_size: int):
         loaders = [
             FastDataLoader(x, y, num_labels=NUM_CLASSES, batch_size=batch_size, shuffle=True)
             for x, y in self.work.clients()
@@ -34,7 +34,7 @@ class Split:
         return (loaders, [None] * n_clients), None
 
 
-class Told(FederationObserver):  # type: ignore[misc]
+class Told(FederationObserver):
     def __init__(self, work: Work) -> None:
         self.work = work
 

@@ -21,11 +21,11 @@ from torch.nn import functional
 from benchmarks.peers.work import BATCH_SIZE, EPOCHS, LR, MOMENTUM, NUM_SELECTED, Work, from_command_line
 
 
-class Told(TrainingProcessCallback):  # type: ignore[type-arg, misc]
+class Told(TrainingProcessCallback):
     def __init__(self, work: Work) -> None:
         self.work = work
 
-    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):  # type: ignore[no-untyped-def]
+    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         if get_framework_module().distributed.global_rank == 0:
             self.work.finished(central_iteration)
         return False, Metrics()
@@ -43,7 +43,7 @@ def with_loss(module: torch.nn.Module) -> torch.nn.Module:
         module.eval()
         return {"loss": Weighted(functional.cross_entropy(module(x), y, reduction="sum").item(), len(y))}
 
-    module.loss, module.metrics = loss, metrics  # type: ignore[assignment]
+    module.loss, module.metrics = loss, metrics
     return module
 
 

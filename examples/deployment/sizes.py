@@ -104,7 +104,7 @@ def main() -> None:
         print(row)
 
     size = NUM_WEIGHTS["mobilenet"]
-    engine, theta = FlowerEngine(Answering(size), 1000), np.zeros(size, np.float32)  # type: ignore[arg-type]
+    engine, theta = FlowerEngine(Answering(size), 1000), np.zeros(size, np.float32)
     clients = list(engine.clients)
     for number in (16, 64, 256):
         before = peak_megabytes()

@@ -24,11 +24,11 @@ def _features(monkeypatch: pytest.MonkeyPatch) -> None:
 def some(n: int = 40, d: int = 5, classes: int = 3, seed: int = 0) -> Samples:
     rng = np.random.default_rng(seed)
     x = rng.normal(2, 1, (n, d)).astype(np.float32)
-    return Samples(x, rng.integers(0, classes, n), rng.integers(0, 2, n))  # type: ignore[arg-type]
+    return Samples(x, rng.integers(0, classes, n), rng.integers(0, 2, n))
 
 
 def moments_of(samples: Samples, dimensions: int = 9) -> Reply:
-    return consensus.feature_moments(FeatureMoments(0, 1, dimensions), None, 0, samples, MODEL)  # type: ignore[arg-type]
+    return consensus.feature_moments(FeatureMoments(0, 1, dimensions), None, 0, samples, MODEL)
 
 
 def test_moments_are_those_of_numpy() -> None:
@@ -64,11 +64,11 @@ def test_projection_is_shared_and_only_for_more_features_than_asked() -> None:
 
 def test_histogram_counts_everyone_once_and_keeps_what_is_beyond_the_grid() -> None:
     x = np.array([[-99.0], [-4.9], [0.1], [4.9], [99.0]], np.float32)
-    samples = Samples(x, np.array([0, 0, 1, 0, 2]), np.zeros(5, np.int64))  # type: ignore[arg-type]
+    samples = Samples(x, np.array([0, 0, 1, 0, 2]), np.zeros(5, np.int64))
     task = FeatureHistogram(
         0, 1, directions=np.ones((1, 1), np.float32), origin=np.zeros(1, np.float32), bins=10, reach=5.0
     )
-    reply = consensus.feature_histogram(task, None, 0, samples, MODEL)  # type: ignore[arg-type]
+    reply = consensus.feature_histogram(task, None, 0, samples, MODEL)
     assert reply.vector is not None
     counts = reply.vector.reshape(3, 10)
     np.testing.assert_array_equal(counts[0], [2, 0, 0, 0, 0, 0, 0, 0, 0, 1])
@@ -97,15 +97,15 @@ def test_a_clients_shares_maximise_the_posterior() -> None:
 @pytest.mark.parametrize("n", [1, 3])
 def test_tiny_clients_are_no_trouble(n: int) -> None:
     samples = replace(some(n, d=2, classes=1), a=None)
-    assert np.isfinite(moments_of(samples).vector).all()  # type: ignore[arg-type]
+    assert np.isfinite(moments_of(samples).vector).all()
     task = AttributeTriplet(
         0, 1, directions=np.eye(2, 1, dtype=np.float32), origin=np.zeros(1, np.float32),
         centres=np.array([[[-500.0], [900.0]]] * 3, np.float32), shares=np.full((3, 2), 0.5, np.float32), matrix=True,
     )  # fmt: skip
-    reply = consensus.attribute_triplet(task, None, 0, samples, MODEL)  # type: ignore[arg-type]
+    reply = consensus.attribute_triplet(task, None, 0, samples, MODEL)
     assert reply.metrics == {"ci": 1.0, "ai": 1.0, "sc": 0.0}
     np.testing.assert_array_equal(reply.vector, [n, 0, 0, 0, 0, 0])
     assert reply.num_bytes == 24 + 24
-    compared = consensus.attribute_triplet(task, None, 0, replace(samples, a=np.ones(n, np.int64)), MODEL)  # type: ignore[arg-type]
+    compared = consensus.attribute_triplet(task, None, 0, replace(samples, a=np.ones(n, np.int64)), MODEL)
     assert compared.metrics == {**reply.metrics, "evaluation_only.0.1": n}  # where the truth is known
     assert compared.num_bytes == reply.num_bytes

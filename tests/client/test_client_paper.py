@@ -32,7 +32,7 @@ def model_of(num_classes: int) -> FlatModel:
 def triplet_of(counts: list[list[int]], known: bool = False, **settings: float | str) -> dict[str, float]:
     """What the client sends; `known`: whether its data say which attribute each sample has."""
     model, samples = model_of(len(counts)), coloured(counts)
-    task = PaperTriplet(0, 1, **{"lr": 0.02, "batch_size": 8, "bias_steps": 10, **settings})  # type: ignore[arg-type]
+    task = PaperTriplet(0, 1, **{"lr": 0.02, "batch_size": 8, "bias_steps": 10, **settings})
     reply = paper.paper_triplet(task, model.vector(), 3, samples if known else replace(samples, a=None), model)
     assert reply.vector is None
     assert all(np.isfinite(v) for v in reply.metrics.values())

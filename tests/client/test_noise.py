@@ -79,9 +79,9 @@ def test_the_nearest_possible_table_is_found() -> None:
 
 def test_without_epsilon_counts_are_exact_and_with_a_large_one_nearly() -> None:
     for epsilon in (0.0, 60.0):
-        reply = tasks.true_matrix(TrueMatrix(1, 1, 2, epsilon=epsilon), None, 0, SAMPLES, MODEL)  # type: ignore[arg-type]
+        reply = tasks.true_matrix(TrueMatrix(1, 1, 2, epsilon=epsilon), None, 0, SAMPLES, MODEL)
         assert reply.vector.tolist() == TABLE.ravel().tolist()
-    counts = tasks.label_counts(LabelCounts(1, 1), None, 0, SAMPLES, MODEL)  # type: ignore[arg-type]
+    counts = tasks.label_counts(LabelCounts(1, 1), None, 0, SAMPLES, MODEL)
     assert counts.vector.tolist() == [30, 10]
 
 
@@ -120,9 +120,9 @@ def test_triplets_are_those_of_the_noisy_table(read: AttributeTriplet) -> None:
     from dataclasses import replace
 
     seen = Samples((4.0 * A[:, None] * np.eye(1, 3)).astype(np.float32), Y, A)
-    plain = consensus.attribute_triplet(read, None, 0, seen, MODEL)  # type: ignore[arg-type]
+    plain = consensus.attribute_triplet(read, None, 0, seen, MODEL)
     assert plain.vector.tolist() == TABLE.ravel().tolist()
-    noisy = consensus.attribute_triplet(replace(read, epsilon=0.2), None, 0, seen, MODEL)  # type: ignore[arg-type]
+    noisy = consensus.attribute_triplet(replace(read, epsilon=0.2), None, 0, seen, MODEL)
     assert noisy.vector.tolist() != plain.vector.tolist()
     expected = triplet(noisy.vector.reshape(2, 2))
     assert [noisy.metrics[name] for name in ("ci", "ai", "sc")] == pytest.approx(expected.tolist())
@@ -139,7 +139,7 @@ def test_with_noise_one_sample_changes_one_count(read: AttributeTriplet, monkeyp
         x[:, 0] = [first, *[1.95] * 8]
         seen = Samples(x, np.zeros(9, np.int64), None)
         task = replace(read, epsilon=epsilon)
-        return consensus.attribute_triplet(task, None, 0, seen, MODEL).vector  # type: ignore[arg-type, return-value]
+        return consensus.attribute_triplet(task, None, 0, seen, MODEL).vector
 
     assert np.abs(table(0.0, 1.0) - table(4.0, 1.0)).sum() == 2
     assert np.abs(table(-9.0, 0.0) - table(99.0, 0.0)).sum() >= 2

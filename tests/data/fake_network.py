@@ -63,7 +63,7 @@ def _replace_httpx(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], obje
 
     def handle(self: object, request: httpx.Request) -> httpx.Response:
         assert request.extensions["timeout"]["connect"] == 10
-        status, headers, content = answer(str(request.url))  # type: ignore[misc]
+        status, headers, content = answer(str(request.url))
         return httpx.Response(status, headers=headers, content=content)
 
     monkeypatch.setattr(httpx.HTTPTransport, "handle_request", handle)

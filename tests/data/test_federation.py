@@ -89,9 +89,9 @@ def test_the_seed_decides() -> None:
 
 def test_clients_nobody_asks_cost_nothing() -> None:
     federation = make(0, clients=24_000)
-    assert federation.source.asked == []  # type: ignore[attr-defined]
+    assert federation.source.asked == []
     assert len(federation.client(23_999)) == 20
-    assert len(federation.source.asked) == 1  # type: ignore[attr-defined]
+    assert len(federation.source.asked) == 1
 
 
 def test_test_set_and_its_slices() -> None:

@@ -32,7 +32,7 @@ class Clients:
         for table in counts:
             y, a = (np.repeat(index.ravel(), table.ravel()) for index in np.indices(table.shape))
             x = rng.normal(size=(len(y), num_features)) + of_class[y] + of_attribute[a] + 3
-            self.samples.append(Samples(x.astype(np.float32), y, a))  # type: ignore[arg-type]
+            self.samples.append(Samples(x.astype(np.float32), y, a))
         self.model = SimpleNamespace(spec=SimpleNamespace(num_classes=num_classes))
         self.sizes = {k: len(s) for k, s in enumerate(self.samples)}
         self.asked: list[Task] = []
@@ -44,7 +44,7 @@ class Clients:
             if k in self.dead:
                 yield Reply(k, failure="gone")
             else:
-                reply: Reply = ANSWERS[type(task)](task, None, k, self.samples[k], self.model)  # type: ignore[operator]
+                reply: Reply = ANSWERS[type(task)](task, None, k, self.samples[k], self.model)
                 yield replace(reply, num_examples=len(self.samples[k]))
 
 

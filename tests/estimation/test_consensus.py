@@ -44,7 +44,7 @@ def random_counts(num_clients: int, num_classes: int, num_attributes: int) -> np
 )
 def test_triplets_and_attributes_are_found(counts: np.ndarray) -> None:
     clients, estimator = Clients(counts, gap=5), build(counts)
-    truth = TruthKept(SimpleNamespace(ask=lambda task, theta, ids: clients.ask(task, ids)))  # type: ignore[arg-type]
+    truth = TruthKept(SimpleNamespace(ask=lambda task, theta, ids: clients.ask(task, ids)))
     found = estimator.estimate(1, clients.sizes, lambda task, ids: truth.ask(task, np.empty(0, np.float32), ids))
     report = compare(found, counts, truth.confusion)
     assert [type(task) for task in clients.asked] == [FeatureMoments, FeatureHistogram, AttributeTriplet]
@@ -117,7 +117,7 @@ def test_late_clients_are_read_as_the_first_were_also_after_a_restart() -> None:
 def test_nobody_answers(dies_after: int) -> None:
     clients, estimator = Clients(GSC, gap=6), build(GSC)
 
-    def ask(task, ids):  # type: ignore[no-untyped-def]
+    def ask(task, ids):
         if len(clients.asked) >= dies_after:
             clients.dead = set(clients.sizes)
         return clients.ask(task, ids)

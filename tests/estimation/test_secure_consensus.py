@@ -44,7 +44,7 @@ class Engine:
             reply = ANSWERS[type(task)](task.of(k), theta, k, samples, self.of.model)
             if isinstance(task, Summed) and task.bits and reply.vector is not None:
                 vector = reply.vector + (50 if k in self.spoilt else 0)
-                reply = secagg.masked(task.of(k), vector, k, samples)  # type: ignore[arg-type]
+                reply = secagg.masked(task.of(k), vector, k, samples)
             yield replace(reply, num_examples=len(samples))
 
     def close(self) -> None: ...
@@ -56,7 +56,7 @@ def _features(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def estimated(engine: Engine, privacy: Privacy) -> tuple[dict[int, Any], Meter, Consensus]:
-    estimator, meter = Consensus(0, 2, 2), Meter(engine, privacy)  # type: ignore[arg-type]
+    estimator, meter = Consensus(0, 2, 2), Meter(engine, privacy)
     found = estimator.estimate(1, engine.clients, meter.with_theta(np.zeros(1, np.float32)))
     return found, meter, estimator
 

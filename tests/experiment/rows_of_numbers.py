@@ -41,7 +41,7 @@ def rows(
 
 def federation(name: str = "rows", *, attributes: bool = True, **how: float) -> fd.Federation:
     """The same as a `Federation`."""
-    made = rows(**how)  # type: ignore[arg-type]
+    made = rows(**how)
     own = made["client"] >= 0
     return fd.Federation.from_arrays(
         made["x"][own], made["y"][own], made["client"][own],
@@ -52,7 +52,7 @@ def federation(name: str = "rows", *, attributes: bool = True, **how: float) -> 
 
 def table(path: Path, **how: float) -> Path:
     """The same as a CSV."""
-    made = rows(**how)  # type: ignore[arg-type]
+    made = rows(**how)
     with path.open("w", encoding="utf-8", newline="") as stream:
         write = csv.writer(stream)
         write.writerow([*(f"f{i}" for i in range(6)), "class", "attribute", "client", "split"])

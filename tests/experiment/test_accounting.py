@@ -89,7 +89,7 @@ def test_every_question_gets_its_noise_whoever_asks() -> None:
             privacy.applied(question)
         assert Privacy().applied(question) is question
     arrays = {name: np.zeros((1, 1), np.float32) for name in ("directions", "origin", "centres", "shares")}
-    asked = privacy.applied(AttributeTriplet(0, 1, **arrays))  # type: ignore[arg-type]
+    asked = privacy.applied(AttributeTriplet(0, 1, **arrays))
     assert isinstance(asked, AttributeTriplet)
     assert asked.epsilon == 2.0
 
@@ -116,6 +116,6 @@ def test_the_door_lets_noisy_updates_in_without_their_loss() -> None:
         def ask(self, task: Train, theta: Any, clients: Any) -> Iterator[Reply]:
             yield Reply(0, 10, np.zeros(3, np.float32), {"steps": 1.0})
 
-    meter = Meter(OneClient(), Privacy(clip=1.0, noise=1.0))  # type: ignore[arg-type]
+    meter = Meter(OneClient(), Privacy(clip=1.0, noise=1.0))
     (reply,) = meter.ask(Train(0, 1), np.zeros(3, np.float32), [0])
     assert reply.failure is None

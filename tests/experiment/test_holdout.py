@@ -163,7 +163,7 @@ def test_counts_that_cannot_be_are_left_out_by_name(sent: list[float], problem: 
 
         def close(self) -> None: ...
 
-    evaluation, meter = Evaluation(held_out=True, num_classes=2), Meter(Liar())  # type: ignore[arg-type]
+    evaluation, meter = Evaluation(held_out=True, num_classes=2), Meter(Liar())
     tested = evaluation(1, np.zeros(1, np.float32), Liar.clients, meter)
     assert tested.held_out is not None
     assert tested.held_out.clients == {0: {"correct": 3, "count": 7, "accuracy": 3 / 7}}

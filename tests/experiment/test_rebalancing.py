@@ -454,7 +454,7 @@ def test_selectors_that_read_attributes_too_do_not_change_what_clients_remember(
                 seen.append((task.remember, bool((theta == run.initial_theta()).all())))
             return ask(task, theta, clients)
 
-        engine.ask = watched  # type: ignore[method-assign]
+        engine.ask = watched
         return engine
 
     fd.train(federation, linear, "feddiverse", draw="balanced", engine=watching, **QUICK)

@@ -30,7 +30,7 @@ class Own(fd.Selector):
     def __init__(self, skip: int = 0) -> None:
         self.skip = skip
 
-    def choose(self, round, k, clients, ask, rng):  # type: ignore[no-untyped-def]
+    def choose(self, round, k, clients, ask, rng):
         return sorted(clients)[self.skip : self.skip + k]
 
 
@@ -39,7 +39,7 @@ class Undecided(fd.Selector):
 
 
 class Half(FedAvg):
-    def move(self, update):  # type: ignore[no-untyped-def]
+    def move(self, update):
         return 0.5 * update
 
 
@@ -108,8 +108,8 @@ def test_a_models_own_parameter_reaches_it_and_is_kept(tmp_path: Path) -> None:
     model = {"name": f"{__name__}:wide", "width": 6}
     trained = fd.train(model=model, out=tmp_path / "run", **QUICK)
     assert trained.config["model"] == model
-    assert fd.load_model(tmp_path / "run")[1].out_features == 6  # type: ignore[index]
-    assert fd.load_model(trained.save(tmp_path / "m.safetensors"))[1].out_features == 6  # type: ignore[index]
+    assert fd.load_model(tmp_path / "run")[1].out_features == 6
+    assert fd.load_model(trained.save(tmp_path / "m.safetensors"))[1].out_features == 6
     with pytest.raises(UserError, match=r"has no parameter 'widht' .did you mean 'width'"):
         fd.train(model={**model, "widht": 3}, **QUICK)
 
@@ -119,7 +119,7 @@ def test_any_module_trains_where_nobody_asks_for_its_features() -> None:
     assert type(fd.train(model=convolution, **QUICK).model) is nn.Sequential
     spec = ModelSpec("mine", 2, (3, 28, 28), (0.5,) * 3, (0.5,) * 3, factory=convolution)
     with pytest.raises(UserError, match=r"mine has no Linear layer, whose input estimators look at"):
-        build(spec).module.features(torch.zeros(1, 3, 28, 28))  # type: ignore[operator]
+        build(spec).module.features(torch.zeros(1, 3, 28, 28))
 
 
 def test_ones_own_aggregator_moves_half_as_far() -> None:
@@ -229,7 +229,7 @@ def test_mistakes_are_told_in_a_sentence(settings: dict[str, Any], sentence: str
 @pytest.mark.parametrize("chosen", [None, [0, 0], [99], ["a"], [0.5]], ids=str)
 def test_a_choice_that_is_none_is_told_in_a_sentence(chosen: Any) -> None:
     class Wrong(fd.Selector):
-        def choose(self, round, k, clients, ask, rng):  # type: ignore[no-untyped-def]
+        def choose(self, round, k, clients, ask, rng):
             return chosen
 
     with pytest.raises(RunError, match="The selector chose"):

@@ -191,7 +191,7 @@ def test_a_second_study_in_the_same_folder_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "value"), [("retries", -1), ("worker_timeout", -1.0), ("worker_timeout", np.nan)])
 def test_patience_that_cannot_be_is_refused(name: str, value: float) -> None:
     with pytest.raises(UserError, match="give numbers from 0"):
-        carry_out(CONFIG, **{name: value})  # type: ignore[arg-type]
+        carry_out(CONFIG, **{name: value})
 
 
 def test_patience_is_for_workers_of_this_machine() -> None:

@@ -151,10 +151,10 @@ class Watching(Selector):
     def __init__(self) -> None:
         self.seen: list[tuple[int, list[float], list[float]]] = []
 
-    def choose(self, round, k, clients, ask, rng):  # type: ignore[no-untyped-def]
+    def choose(self, round, k, clients, ask, rng):
         return sorted(clients)[-k:]
 
-    def observe(self, round, theta, replies):  # type: ignore[no-untyped-def]
+    def observe(self, round, theta, replies):
         for reply in replies:
             assert reply.num_examples == 1
             self.seen.append((reply.client, theta.tolist(), reply.vector.tolist()))
@@ -210,7 +210,7 @@ class LosingGrid(FakeGrid):
 
     how: str | int = "silent"
 
-    def push_messages(self, messages):  # type: ignore[no-untyped-def]
+    def push_messages(self, messages):
         ids = []
         for message in messages:
             kind = message.metadata.message_type
@@ -331,7 +331,7 @@ def test_who_was_chosen_and_why_is_told_in_one_line_a_round(caplog: pytest.LogCa
 
 def test_what_the_estimator_warns_of_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     selector = Watching()
-    selector.warnings = lambda: ["The triplets are weak."]  # type: ignore[method-assign]
+    selector.warnings = lambda: ["The triplets are weak."]
     with caplog.at_level("WARNING", "flwr"):
         run(Selecting(FedAvg(fraction_evaluate=0), selector), FakeGrid(make_app(), 3), 2)
     assert [record.getMessage() for record in caplog.records].count("The triplets are weak.") == 1
@@ -359,7 +359,7 @@ class ByTemperature(Selector):
     def __init__(self, seed: int, temperature: float, scale: float = 1.0, lr: float = 0.0) -> None:
         self.parameters = (seed, temperature, scale, lr)
 
-    def choose(self, round, k, clients, ask, rng):  # type: ignore[no-untyped-def]
+    def choose(self, round, k, clients, ask, rng):
         return rng.choice(sorted(clients), size=k, replace=False)  # NumPy's numbers, as users return them
 
     def findings(self) -> dict[str, object]:
@@ -398,22 +398,22 @@ def test_a_selector_of_ones_own_is_given_as_an_object_a_class_or_a_name(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     by_name = Selecting(inner, "my_selectors:Mine", temperature=4.0)
-    assert by_name.selector.temperature == 4.0  # type: ignore[attr-defined]
+    assert by_name.selector.temperature == 4.0
     run(by_name, FakeGrid(make_app(), 4), 1)
     assert by_name.chosen[1] == [0, 1]
 
 
 def test_an_estimator_is_given_as_an_object_too() -> None:
     estimator = Consensus(seed=0, num_classes=2)
-    assert FedDiverse(FedAvg(), num_classes=2, estimator=estimator).selector.estimator is estimator  # type: ignore[attr-defined]
+    assert FedDiverse(FedAvg(), num_classes=2, estimator=estimator).selector.estimator is estimator
     by_class = FedDiverse(FedAvg(), num_classes=2, estimator=Consensus, consensus_dimensions=5)
-    assert by_class.selector.estimator.dimensions == 5  # type: ignore[attr-defined]
+    assert by_class.selector.estimator.dimensions == 5
 
 
 def test_what_is_no_selector_is_refused() -> None:
     for nonsense in (3, FedAvg, FedAvg()):
         with pytest.raises(UserError, match=r"is no subclass of feddiverse\.Selector"):
-            Selecting(FedAvg(), nonsense)  # type: ignore[arg-type]
+            Selecting(FedAvg(), nonsense)
     with pytest.raises(UserError, match="needs the parameter 'temperature'"):
         Selecting(FedAvg(), ByTemperature)
     with pytest.raises(UserError, match="must know how many classes there are: give the strategy num_classes="):
@@ -504,7 +504,7 @@ def test_features_of_are_what_the_last_layer_sees() -> None:
     ],
     ids=["pair", "list", "CIFAR-10", "MNIST", "transformers", "CIFAR-100"],
 )
-def test_batches_of_flower_datasets_are_understood(batch) -> None:  # type: ignore[no-untyped-def]
+def test_batches_of_flower_datasets_are_understood(batch) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
     x, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])

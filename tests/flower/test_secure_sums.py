@@ -53,7 +53,7 @@ def test_both_engines_give_the_same_total(local: LocalEngine) -> None:
     for reply in found:
         assert reply.client == TOTAL
         assert reply.vector is not None
-        assert reply.vector.tobytes() == found[0].vector.tobytes()  # type: ignore[union-attr]
+        assert reply.vector.tobytes() == found[0].vector.tobytes()
         assert np.allclose(reply.vector, np.sum(plain, axis=0, dtype=np.float64), rtol=1e-6, atol=5 * 2.0**-33)
     assert not any(dict(state.array_records.get(wire.MEMORY, {})) for state in grid.states.values()), "all forgotten"
 

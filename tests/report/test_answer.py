@@ -17,7 +17,7 @@ OURS, THEIRS = ("FedDiverse", "f"), ("Uniform random", "f")
 
 
 def study(path: Path, accuracies: dict[tuple[str, str], list[float]], **content: object) -> Results:
-    return load(make_study(path, accuracies, **content))  # type: ignore[arg-type]
+    return load(make_study(path, accuracies, **content))
 
 
 def headline(results: Results) -> str:

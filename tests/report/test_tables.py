@@ -144,13 +144,13 @@ def test_hostile_names_stay_text_in_every_format() -> None:
     for render in (to_rich, to_stacked_rich):
         console = Console(width=200, file=io.StringIO(), color_system=None)
         console.print(render(table))
-        assert "[red]x" in console.file.getvalue()  # type: ignore[attr-defined]
+        assert "[red]x" in console.file.getvalue()
 
 
 def test_best_and_second_show_in_a_narrow_terminal_too(study: Path) -> None:
     console = Console(width=60, file=io.StringIO(), force_terminal=True, color_system="standard")
     console.print(to_stacked_rich(tables.accuracy_table(load(study))))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = console.file.getvalue()
     assert "\x1b[1m91.00 ± 1.65" in shown
     assert "\x1b[4m" in shown
 

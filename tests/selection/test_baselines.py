@@ -302,11 +302,11 @@ def test_fed_cbs_explores_first_picks_that_were_rare() -> None:
     selector = build("fed_cbs", SIX_CLASSES)
     clients = Labels()
     selector.choose(1, 1, {2: 30, 3: 30}, clients, rng(0, "select"))
-    selector._times_chosen[2] = 400  # type: ignore[attr-defined]
-    selector._num_rounds = 400  # type: ignore[attr-defined]
+    selector._times_chosen[2] = 400
+    selector._num_rounds = 400
     times = Counter()
     for t in range(400):
-        selector._times_chosen[3] = 1  # type: ignore[attr-defined]
+        selector._times_chosen[3] = 1
         times.update(selector.choose(t, 1, {2: 30, 3: 30}, clients, rng(0, "select", t)))
     assert times[3] > 3 * times[2]
 

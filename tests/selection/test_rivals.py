@@ -49,7 +49,7 @@ def test_hics_asks_everyone_once_before_it_selects() -> None:
         chosen = selector.choose(t, 6, sizes, FakeClients(), rng(0, "select", t))
         assert not seen & set(chosen)
         seen |= set(chosen)
-        with_biases(selector, {i: [0.1, 0.2] for i in chosen}, t)  # type: ignore[arg-type]
+        with_biases(selector, {i: [0.1, 0.2] for i in chosen}, t)
     last = selector.choose(4, 6, sizes, FakeClients(), rng(0, "select", 4))
     assert set(range(20)) - seen <= set(last)
 
@@ -85,7 +85,7 @@ def test_hics_does_not_try_a_dead_client_every_round() -> None:
     for t in range(1, 31):
         chosen = selector.choose(t, 4, sizes, FakeClients(), rng(0, "select", t))
         tried += 3 in chosen
-        with_biases(selector, {i: [0.1, 0.2] for i in chosen if i != 3}, t)  # type: ignore[arg-type]
+        with_biases(selector, {i: [0.1, 0.2] for i in chosen if i != 3}, t)
     assert 2 <= tried <= 5
 
 

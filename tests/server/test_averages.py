@@ -137,7 +137,7 @@ def test_a_full_disk_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 
     kept = Spool(2)
     kept._file.close()
-    kept._file = Full()  # type: ignore[assignment]
+    kept._file = Full()
     with pytest.raises(RunError, match=r"do not fit into .*: No space left on device; make room"):
         kept.append(np.zeros(2, np.float32))
 

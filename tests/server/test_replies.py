@@ -218,11 +218,11 @@ def test_a_number_too_long_to_be_written_is_refused() -> None:
 def test_noise_is_no_excuse_for_counts_beyond_ones_samples(kind: type[Task]) -> None:
     """Clients send the nearest table that so many samples can have: 1e14 is a lie with noise as without."""
     task, honest = HONEST[kind]
-    noisy = replace(task, epsilon=0.1)  # type: ignore[call-arg]
+    noisy = replace(task, epsilon=0.1)
     samples = Samples(np.zeros((N, 1)), np.arange(N) % 2, np.arange(N) % 4 // 2)
     model = SimpleNamespace(spec=SimpleNamespace(num_classes=2))
     for round in range(20):
-        told = answer(replace(noisy, round=round), floats(0), 7, samples, model)  # type: ignore[arg-type]
+        told = answer(replace(noisy, round=round), floats(0), 7, samples, model)
         assert through(noisy, told).failure is None
     assert honest.vector is not None
     assert "not within [0, 100]" in (through(noisy, replace(honest, vector=honest.vector * 1e12)).failure or "")

@@ -42,7 +42,7 @@ class Members:
         try:
             if isinstance(task, Summed):
                 return replace(client_side.masked(task, self.vectors[k], k, self.samples[k]), num_examples=10)
-            return ANSWERS[type(task)](task, None, k, self.samples[k], None)  # type: ignore[operator]
+            return ANSWERS[type(task)](task, None, k, self.samples[k], None)
         except secagg.Broken as error:
             return Reply(k, failure=str(error))
 
