@@ -20,8 +20,8 @@ def solved(worst: int) -> dict[str, Any]:
     return vars(accuracies(table))
 
 
-def with_heads(path: Path, accuracy: float, seed: int, worst: int, between: int = 0) -> Path:
-    make_run(path, accuracy, seed, rebalance=True)
+def with_heads(path: Path, accuracy: float, seed: int, worst: int, between: int = 0, **settings: Any) -> Path:
+    make_run(path, accuracy, seed, rebalance=True, **settings)
     records = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
     if between:
         records[6]["rebalanced"] = solved(between)  # round 7, which was not evaluated otherwise
@@ -42,6 +42,19 @@ def test_the_table_has_both_heads_with_the_paired_difference(tmp_path: Path) -> 
     half = 4.302653 * 5 / np.sqrt(3)  # t(2), deviation of 70, 75, 80
     assert (low, high) == pytest.approx((15 - half, 15 + half), abs=1e-3)
     assert row[5].value == pytest.approx(100 * np.mean([(w + 600 + 650 + 690) / 2800 for w in (490, 525, 560)]))
+
+
+def test_a_rebalanced_head_is_held_against_the_baseline_as_it_was_trained(tmp_path: Path) -> None:
+    for seed, worst in enumerate((490, 525, 560)):
+        with_heads(tmp_path / f"plain{seed}", 0.6, seed, worst)
+        with_heads(tmp_path / f"pow{seed}", 0.7, seed, 595, between=590 if seed else 400, selector="pow_d")
+    (table,) = heads_tables(load(tmp_path))
+    (other,) = (row for row in table.rows if "pow" in row[0].text)
+    found = dict(zip(table.columns, other, strict=True))
+    assert found["Difference"].value == pytest.approx(15)
+    assert found["Difference to uniform, trained"].value == pytest.approx(25)
+    (rounds,) = (cell for head, cell in found.items() if head.startswith("Rounds to"))
+    assert rounds.value == pytest.approx((7 + 7 + 40) / 3)
 
 
 def test_runs_with_one_head_have_no_such_table(tmp_path: Path) -> None:

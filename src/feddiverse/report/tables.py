@@ -19,6 +19,7 @@ from feddiverse.report.statistics import (
     paired_difference,
     signed,
     spread,
+    time_to_reach,
 )
 from feddiverse.report.table import Cell, Mark, Table
 
@@ -96,15 +97,13 @@ def comparison_table(results: Results) -> Table:
         line.append(_difference_cell(summary.difference))
         line += [_reached_cell(summary.reached[level], summary.seconds[level]) for level in results.levels]
         rows.append(tuple(line))
-    baselines = sorted({results.baselines[s.row] for s in results.summaries.values() if s.difference})
-    against = f" to {', '.join(baselines)}" if len(baselines) == 1 else ""
     heads = [
         "Method",
         *([results.column_head] if several else []),
         results.measured,
         *(["Paper"] if published else []),
     ]
-    heads += [f"Difference{against}", *(f"Rounds to {100 * level:.0f} %" for level in results.levels)]
+    heads += [f"Difference{_against(results)}", *(f"Rounds to {100 * level:.0f} %" for level in results.levels)]
     notes = [
         f"Mean ± {DEVIATION_RULE}. Differences are paired by seed, in percentage points, with a 95 % t interval.",
         "Rounds: mean first evaluated round at the level or above, over seeds that reach it (how many, if not all); "
@@ -116,8 +115,13 @@ def comparison_table(results: Results) -> Table:
 
 
 def heads_tables(results: Results) -> list[Table]:
-    """Where runs have a rebalanced head beside the trained one: what both do, one line a cell."""
-    several = len(results.columns) > 1
+    """Where runs have a rebalanced head beside the trained one: what both do, one line a cell.
+
+    The rebalanced head is held against the trained one of the same runs, and of those of the row's baseline.
+    """
+    several, compares = len(results.columns) > 1, any(row != other for row, other in results.baselines.items())
+    between = any(len(run.rebalanced_curve[0]) > 1 for runs in results.runs.values() for run in runs.values())
+    level = results.levels[-1]
     rows = []
     for row, column in results.summaries:
         runs = [(seed, run, run.rebalanced) for seed, run in results.at(row, column).items() if run.rebalanced]
@@ -126,19 +130,26 @@ def heads_tables(results: Results) -> list[Table]:
         if not solved:
             continue
         overall = [spread([run.result["accuracy"] for _, run, _ in runs]), spread([a["accuracy"] for *_, a in runs])]
+        baseline = results.at(results.baselines.get(row, ""), column)
+        plain = {seed: run.worst_accuracy for seed, run in baseline.items()}
+        reached = time_to_reach([run.rebalanced_curve for _, run, _ in runs], level)
         rows.append(
             (
                 Cell(row),
                 *([Cell(column)] if several else []),
                 *(_spread_cell(spread(list(worst.values()))) for worst in (trained, solved)),
                 _difference_cell(paired_difference(solved, trained)),
+                *([_difference_cell(paired_difference(solved, plain))] if compares else []),
                 *(_spread_cell(each) for each in overall),
+                *([_reached_cell(reached)] if between else []),
             )
         )
     if not rows:
         return []
     heads = ("Method", *([results.column_head] if several else []), f"{results.measured}, trained", "Rebalanced")
-    heads += ("Difference", "Accuracy, trained", "Accuracy, rebalanced")
+    heads += ("Difference", *([f"Difference{_against(results)}, trained"] if compares else []))
+    heads += ("Accuracy, trained", "Accuracy, rebalanced")
+    heads += (f"Rounds to {100 * level:.0f} %, rebalanced",) if between else ()
     notes = (
         "Two heads of the same runs: as trained, and with the last layer solved anew, hidden groups of equal weight.",
         f"Mean ± {DEVIATION_RULE}, in percent. Differences are paired by seed, with a 95 % t interval.",
@@ -244,6 +255,12 @@ def as_json(results: Results) -> dict[str, object]:
     }
 
 
+def _against(results: Results) -> str:
+    """` to NAME` where all rows are compared with one."""
+    baselines = {results.baselines[s.row] for s in results.summaries.values() if s.difference}
+    return f" to {baselines.pop()}" if len(baselines) == 1 else ""
+
+
 def _marks(ranked: list[Summary]) -> dict[str, Mark]:
     """Best and second by the shown mean; equal numbers share a mark, and a lone row needs none."""
     if len(ranked) < 2:
@@ -280,12 +297,15 @@ def _difference_cell(difference: Difference | None) -> Cell:
     return Cell(points(difference), 100 * difference.mean, numbers=bounds)
 
 
-def _reached_cell(rounds: Reached, seconds: Reached) -> Cell:
-    if rounds.mean is None or seconds.mean is None:
-        return Cell("–", numbers={"seconds": None, "reached": 0})
-    part = "" if rounds.reached == rounds.n else f", {rounds.reached} of {rounds.n} seeds"
-    numbers = {"seconds": seconds.mean, "reached": rounds.reached}
-    return Cell(f"{rounds.mean:.0f}", rounds.mean, beside=f"{_time(seconds.mean)}{part}", numbers=numbers)
+def _reached_cell(rounds: Reached, seconds: Reached | None = None) -> Cell:
+    timed = {} if seconds is None else {"seconds": seconds.mean}
+    if rounds.mean is None:
+        return Cell("–", numbers={**timed, "reached": 0})
+    beside = [] if seconds is None or seconds.mean is None else [_time(seconds.mean)]
+    beside += [] if rounds.reached == rounds.n else [f"{rounds.reached} of {rounds.n} seeds"]
+    return Cell(
+        f"{rounds.mean:.0f}", rounds.mean, beside=", ".join(beside), numbers={**timed, "reached": rounds.reached}
+    )
 
 
 def _time(seconds: float) -> str:
