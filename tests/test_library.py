@@ -119,7 +119,6 @@ class Rotating(fd.Selector):
 
 class Shrinking(fd.Aggregator):
     def __init__(self, factor: float = 0.5) -> None:
-        super().__init__()
         self.factor = factor
 
     def move(self, update):
@@ -144,6 +143,21 @@ def test_own_parameters_reach_own_parts_and_are_checked(tmp_path: Path) -> None:
     assert halved.theta_sha256 != fd.train("digits-gsc", aggregator="fedavg", **QUICK).theta_sha256
     same = fd.train("digits-gsc", aggregator=Shrinking(1.0), **QUICK)
     assert same.theta_sha256 == fd.train("digits-gsc", aggregator="fedavg", **QUICK).theta_sha256
+
+
+class Alike(fd.Estimator):
+    """The same triplet for everybody."""
+
+    def __init__(self, value: float = 0.5) -> None:
+        self.value = value
+
+    def estimate(self, round, clients, ask):
+        return {client: np.full(3, self.value) for client in clients}
+
+
+def test_the_constructor_of_an_own_estimator_need_not_call_ours(tmp_path: Path) -> None:
+    made = fd.train("digits-gsc", selector="feddiverse", estimator=Alike(0.25), out=tmp_path / "run", **QUICK)
+    assert set(map(tuple, made.triplets["triplets"].values())) == {(0.25, 0.25, 0.25)}
 
 
 def test_an_object_is_not_changed_by_a_run() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -32,11 +32,11 @@ class Estimator(ABC):
 
     gives_matrices: ClassVar[bool] = False
 
-    def __init__(self) -> None:
-        self.wants_matrices = False  # a selector that needs whole matrices says so: they tell more than three numbers
-        self.remembered = False  # whether clients keep what they read, for balanced draws and sums
-        self.matrices: dict[int, Matrix] | None = None
-        self.warnings: list[str] = []
+    # Here, not in a constructor: that of one's own need not call ours.
+    wants_matrices = False  # a selector that needs whole matrices says so: they tell more than three numbers
+    remembered = False  # whether clients keep what they read, for balanced draws and sums
+    matrices: dict[int, Matrix] | None = None
+    warnings: Sequence[str] = ()
 
     @abstractmethod
     def estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
@@ -62,7 +62,6 @@ class Oracle(Estimator):
     gives_matrices = True
 
     def __init__(self, seed: int, num_classes: int, num_attributes: int) -> None:
-        super().__init__()
         self.seed = seed
         self.shape = (num_classes, num_attributes)
 
@@ -85,7 +84,6 @@ class ClassCounts(Estimator):
     gives_matrices = True
 
     def __init__(self, seed: int, num_classes: int) -> None:
-        super().__init__()
         self.seed = seed
         self.num_classes = num_classes
 

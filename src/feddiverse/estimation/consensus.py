@@ -63,7 +63,6 @@ class Consensus(Estimator):
         confidence: float = 0.0,
         largest_share: float = 0.5,
     ) -> None:
-        super().__init__()
         if num_attributes > MAX_ATTRIBUTES:
             raise UserError(
                 f"The consensus estimator tells at most {MAX_ATTRIBUTES} attribute values apart, not {num_attributes}:"
@@ -149,7 +148,7 @@ class Consensus(Estimator):
         clients = {k: size for k, size in clients.items() if k not in self.refused and k not in trusted.left_out}
         if self.num_attributes > 1 and not scatter.can_be_compared:
             if scatter.num_clients < len(clients):
-                self.warnings.append(TOO_FEW_ANSWERED)
+                self._warn(TOO_FEW_ANSWERED)
                 return None
             self._warn(
                 "There are too few clients or samples for the consensus estimator to compare: CI is exact, AI and SC"
@@ -244,7 +243,7 @@ class Consensus(Estimator):
     def _warn(self, warning: str) -> None:
         """Once is enough."""
         if warning not in self.warnings:
-            self.warnings.append(warning)
+            self.warnings = [*self.warnings, warning]
 
     def _one_attribute(self, scatter: Scatter) -> Reading:
         """A reading under which every sample has the same, only, attribute."""

@@ -35,7 +35,6 @@ class Paper(Estimator):
         sees: str = "biased",
         num_classes: int = 0,
     ) -> None:
-        super().__init__()
         self.num_classes = num_classes
         if sees not in ("biased", "global"):
             raise UserError(f"estimator.sees must be 'biased' or 'global', not {sees!r}.")

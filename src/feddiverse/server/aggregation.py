@@ -32,8 +32,10 @@ class Aggregator:
     [1.0, 2.0]
     """
 
+    weighting = "equal"  # so that the constructor of one's own need not call this one
+
     def __init__(self, weighting: str = "equal"):
-        self._weigh = WEIGHTINGS[weighting]
+        self.weighting = weighting
 
     def step(self, theta: Vector, replies: Iterable[Reply]) -> Vector:
         """The next θ. `replies` are usable: a finite vector of θ's length each. `theta` itself is not changed."""
@@ -45,9 +47,9 @@ class Aggregator:
     def average(self, theta: Vector, replies: Iterable[Reply]) -> Update | None:
         """θ̄ − θ, with θ̄ the weighted mean of θ_k."""
         total = np.zeros(theta.size)
-        weight = 0.0
+        weight, weigh = 0.0, WEIGHTINGS[self.weighting]
         for reply in replies:
-            w, vector = self._weigh(reply), _weights(reply)
+            w, vector = weigh(reply), _weights(reply)
             total += vector if w == 1 else np.multiply(vector, w, dtype=np.float64)
             weight += w
         if not weight:
@@ -119,8 +121,9 @@ class FedNova(FedAvgM):
         """τ_eff Σ p_k (θ_k − θ) / ‖a_k‖₁, with p_k = w_k / Σ w."""
         total = np.zeros(theta.size)
         weight = walked = 0.0
+        weigh = WEIGHTINGS[self.weighting]
         for reply in replies:
-            w, length = self._weigh(reply), effective_steps(int(reply.metrics["steps"]), self._local_momentum)
+            w, length = weigh(reply), effective_steps(int(reply.metrics["steps"]), self._local_momentum)
             if not length:  # a client without data took no step: there is nothing to normalise
                 continue
             total += (w / length) * np.subtract(_weights(reply), theta, dtype=np.float64)

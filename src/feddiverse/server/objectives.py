@@ -6,8 +6,9 @@ place, sends it along with the question, and saves it with the run. It can: the 
 anyway. The bytes this costs are counted apart, as `memory`; clients that keep state would save them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from feddiverse.messages import Plain, Reply, Train, Vector
 
@@ -18,8 +19,8 @@ class Objective:
     One's own overrides `prepare` (what is asked of clients) and `remembered` (what is kept of an answer).
     """
 
-    def __init__(self) -> None:
-        self.memories: dict[int, Vector] = {}  # client → what it would remember; arrays are never changed in place
+    memories: Mapping[int, Vector] = MappingProxyType({})
+    """Client → what it would remember; arrays are never changed in place."""
 
     def prepare(self, task: Train, clients: Sequence[int]) -> Train:
         """The training to ask `clients` for."""
@@ -31,9 +32,10 @@ class Objective:
 
     def watch(self, theta: Vector, replies: Iterator[Reply]) -> Iterator[Reply]:
         """The replies as they stream by; what they leave in their clients' memories is kept."""
+        self.memories = memories = dict(self.memories)
         for reply in replies:
             if (kept := self.remembered(theta, reply)) is not None:
-                self.memories[reply.client] = kept
+                memories[reply.client] = kept
             yield reply
 
     def state(self) -> Plain:
@@ -59,7 +61,6 @@ class FedDyn(Objective):
     """
 
     def __init__(self, alpha: float = 0.01) -> None:
-        super().__init__()
         self.alpha = alpha
 
     def prepare(self, task: Train, clients: Sequence[int]) -> Train:
@@ -83,7 +84,6 @@ class Moon(Objective):
     """
 
     def __init__(self, mu: float = 1.0, temperature: float = 0.5) -> None:
-        super().__init__()
         self.mu, self.temperature = mu, temperature
 
     def prepare(self, task: Train, clients: Sequence[int]) -> Train:
