@@ -9,6 +9,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sys
@@ -171,6 +172,11 @@ class Lying:
             yield lie
 
 
+def names_client(client: int, warning: str) -> bool:
+    """Whether a warning is about this client."""
+    return re.search(rf"\b[Cc]lient {client}\b", warning) is not None
+
+
 SELECTORS = ["feddiverse", "pow_d", "fedpns", "hcsfed", "oort", "fed_cbs", "haccs", "group_balance"]
 AGGREGATORS = ["fedavgm", "fednova", "fedadam", "feddyn"]
 
@@ -191,7 +197,7 @@ def hostile_replies(tries: int, over_wire: bool) -> Row:
                     engine=lambda *a, n=number: Lying(*a, seed=n, over_wire=over_wire),  # type: ignore[misc]
                 )
             finished += len(result.history) == 2
-            told += any("2" in warning for record in result.history for warning in record["warnings"])
+            told += any(names_client(2, warning) for record in result.history for warning in record["warnings"])
         except Exception as error:
             findings.append(f"{config.selector}, {config.aggregator}, seed {number}: {type(error).__name__}: {error}")
     where = "Flower's wire" if over_wire else "the engine's seam"

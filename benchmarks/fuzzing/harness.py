@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from feddiverse import cli
 from feddiverse.errors import RunError, UserError
@@ -28,7 +29,8 @@ answer, anything else is a finding."""
 
 GOOD = ("taken", "refused")
 BAD = ("unexpected", "hang", "died", "too large")
-SECONDS = 120.0  # wall-clock, until a case counts as a hang
+SECONDS = 120.0  # of processor time, until a case counts as a hang: other jobs of the machine make none
+WAITING = 600.0  # seconds without an end, whatever it does
 MEMORY = 2 << 30  # bytes
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal would obey
 
@@ -44,6 +46,7 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
+    slowest: float = 0.0  # processor seconds of one case
     peak: int = 0  # bytes
 
     @property
@@ -76,9 +79,10 @@ def run_family(case: Case, seed: int, numbers: Sequence[int]) -> Tally:
     """Try `case` for each number. A case that hangs or dies takes nobody with it."""
     tally, left, started = Tally(), list(numbers), time.monotonic()
     while left:
-        for number, kind, what, peak in _batch(case, seed, left):
+        for number, kind, what, peak, seconds in _batch(case, seed, tuple(left)):
             tally.outcomes[kind] += 1
             tally.peak = max(tally.peak, peak)
+            tally.slowest = max(tally.slowest, seconds)
             if kind in BAD:
                 tally.findings[number] = what
             left.remove(number)
@@ -86,8 +90,8 @@ def run_family(case: Case, seed: int, numbers: Sequence[int]) -> Tally:
     return tally
 
 
-def _batch(case: Case, seed: int, numbers: Sequence[int]) -> Iterator[tuple[int, str, str, int]]:
-    """One process for all of them, until one of them ends it."""
+def _batch(case: Case, seed: int, numbers: Sequence[int]) -> Iterator[tuple[int, str, str, int, float]]:
+    """One process for all of them, until one of them ends it. Number, kind, what, bytes, processor seconds of each."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_work, args=(case, seed, numbers, theirs))
@@ -96,21 +100,52 @@ def _batch(case: Case, seed: int, numbers: Sequence[int]) -> Iterator[tuple[int,
     try:
         for number in numbers:
             try:
-                if not ours.poll(SECONDS):
-                    yield number, "hang", f"no end after {SECONDS:.0f} s", 0
+                if why := _hang(ours, child.pid):
+                    yield number, "hang", why, 0, SECONDS
                     return
-                kind, what, peak = ours.recv()
+                kind, what, peak, seconds = ours.recv()
             except EOFError:
                 child.join()
-                yield number, "died", f"exit code {child.exitcode}", 0
+                yield number, "died", f"exit code {child.exitcode}", 0, 0.0
                 return
-            yield number, kind, what, peak
+            yield number, kind, what, peak, seconds
             if kind == "too large":
                 return  # its peak would be counted to the next ones too
     finally:
-        child.kill()
+        for process in _tree(child.pid)[::-1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         child.join()
         ours.close()
+
+
+def _hang(answer: Connection, pid: int | None) -> str | None:
+    """Wait for an answer; why there will be none."""
+    begun, before = time.monotonic(), _processor_seconds(pid)
+    while not answer.poll(1.0):
+        if _processor_seconds(pid) - before > SECONDS:
+            return f"no end after {SECONDS:.0f} s of processor time"
+        if time.monotonic() - begun > WAITING:
+            return f"no end after {WAITING:.0f} s"
+    return None
+
+
+def _processor_seconds(pid: int | None) -> float:
+    """Of a process and all that it started, ended or not."""
+    total = 0.0
+    for process in _tree(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _tree(pid: int | None) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _work(case: Case, seed: int, numbers: Sequence[int], answer: Connection) -> None:
@@ -120,13 +155,20 @@ def _work(case: Case, seed: int, numbers: Sequence[int], answer: Connection) -> 
     for number in numbers:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)  # what is written by default is written here
+            before = _used()
             kind, what = _outcome(case, np.random.default_rng([seed, number]), Path(folder))
             os.chdir(home)
         usages = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         peak = max(usages) << 10
         if peak > MEMORY:
             kind, what = "too large", f"{peak / 2**30:.1f} GB ({kind} {what})"
-        answer.send((kind, what, peak))
+        answer.send((kind, what, peak, _used() - before))
+
+
+def _used() -> float:
+    """Processor seconds of this process and of those that it started and that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _outcome(case: Case, rng: Rng, folder: Path) -> tuple[str, str]:
