@@ -49,6 +49,8 @@ selector = "uniform"
 [rows.pow-d]
 selector = "pow_d"
 """
+PATIENCE = 60.0  # seconds in which the workers of a killed run must be gone
+LONGEST = 900.0  # seconds after which a run that nobody kills has no end
 Row = tuple[str, int, int, int, list[str]]  # what, tries, same or complete, told, findings
 
 
@@ -67,27 +69,39 @@ def in_child(work: Callable[[], None]) -> psutil.Process:
     return psutil.Process(child.pid)
 
 
-def kill_again_and_again(work: Callable[[], None], rng: np.random.Generator, kills: int, typical: float) -> int:
-    """Start `work` until it was killed so often, or has ended; then let it end. How many kills there were."""
-    done = 0
+def kill_again_and_again(
+    work: Callable[[], None], rng: np.random.Generator, kills: int, typical: float
+) -> tuple[int, list[str]]:
+    """Start `work` until it was killed so often, or has ended; then let it end. How many kills there were, and what
+    was wrong: processes that stayed behind, or no end."""
+    done, wrong = 0, []
     while done < kills:
         process = in_child(work)
         time.sleep(float(rng.uniform(0.05, 1.0)) * typical)
         if process.status() == psutil.STATUS_ZOMBIE:
             process.wait()
-            return done
+            return done, wrong
+        workers = process.children(recursive=True)
         victims = [process] if rng.random() < 0.6 else [*process.children(), process][:1]
         with contextlib.suppress(psutil.NoSuchProcess):
             victims[0].send_signal(signal.SIGKILL)
         done += 1
         if victims[0] is not process:  # a worker: the run goes on by itself
             if _ended(process, 0.3 * typical):
-                return done
+                return done, wrong
+            workers = process.children(recursive=True)
             process.send_signal(signal.SIGKILL)
             done += 1
         process.wait()
-    in_child(work).wait()
-    return done
+        for left in psutil.wait_procs(workers, PATIENCE)[1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if left.status() != psutil.STATUS_ZOMBIE:  # else it ended, and its new parent does not ask how
+                    wrong.append(f"process {left.pid} stayed behind")
+                    left.kill()
+    if not _ended(last := in_child(work), LONGEST):
+        wrong.append(f"no end after {LONGEST:.0f} s")
+        last.kill()
+    return done, wrong
 
 
 def _ended(process: psutil.Process, seconds: float) -> bool:
@@ -101,14 +115,17 @@ def _ended(process: psutil.Process, seconds: float) -> bool:
 def killed_runs(kills: int, rng: np.random.Generator, folder: Path) -> Row:
     started = time.monotonic()
     whole = carry_out(LONG, out=folder / "whole", workers=2, device="cpu").theta_sha256
-    typical, done, same, told, findings = time.monotonic() - started, 0, 0, 0, []
+    typical, done, same, told = time.monotonic() - started, 0, 0, 0
+    findings: list[str] = []
     number = 0
     while done < kills:
         out = folder / f"run{number}"
         number += 1
-        done += kill_again_and_again(
+        killed, wrong = kill_again_and_again(
             lambda out=out: carry_out(LONG, out=out, workers=2, device="cpu"), rng, min(8, kills - done), typical
         )  # type: ignore[misc]
+        done += killed
+        findings += [f"{out.name}: {what}" for what in wrong]
         result = carry_out(LONG, out=out, workers=2, device="cpu")
         if result.theta_sha256 == whole:
             same += 1
@@ -135,11 +152,14 @@ def killed_studies(kills: int, rng: np.random.Generator, folder: Path) -> Row:
     started = time.monotonic()
     study(folder / "whole")
     typical, whole = time.monotonic() - started, results(folder / "whole")
-    done, same, told, findings, number = 0, 0, 0, [], 0
+    done, same, told, number = 0, 0, 0, 0
+    findings: list[str] = []
     while done < kills:
         out = folder / f"study{number}"
         number += 1
-        done += kill_again_and_again(lambda out=out: study(out), rng, min(5, kills - done), typical)  # type: ignore[misc]
+        killed, wrong = kill_again_and_again(lambda out=out: study(out), rng, min(5, kills - done), typical)  # type: ignore[misc]
+        done += killed
+        findings += [f"{out.name}: {what}" for what in wrong]
         made = results(out)
         if {name: r["theta_sha256"] for name, r in made.items()} == {n: r["theta_sha256"] for n, r in whole.items()}:
             same += 1

@@ -8,6 +8,7 @@ import re
 import resource
 import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,22 @@ def test_toml_that_cannot_be_read(
     file = tmp_path / "settings.toml"
     file.write_bytes(content.encode("latin-1"))
     assert "is not valid TOML" in told(capsys, *command, str(file))
+
+
+@pytest.mark.parametrize("content", ["a." * 60_000 + "a = 1", "x = {" + "a." * 60_000 + "a = 1}", "# long\n" * 60_000])
+@pytest.mark.parametrize("command", [("run", "--config"), ("study",)], ids=["run", "study"])
+def test_toml_that_would_take_minutes_or_all_memory_is_refused_at_once(
+    content: str, command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(content)
+    started = time.process_time()
+    assert "more than" in told(capsys, *command, str(file))
+    assert time.process_time() - started < 10
+
+
+def test_a_file_without_end_is_no_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "has more than 262,144 bytes" in told(capsys, "run", "--config", "/dev/zero")
 
 
 @pytest.mark.parametrize("value", [DIGITS, NESTED], ids=["digits", "nested"])

@@ -372,16 +372,31 @@ def _parts(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[
     return keys, options
 
 
+MOST_TOML = 1 << 18  # bytes of a config or study file: the longest of ours has some thousands
+MOST_DOTS = 1000  # in a line of it: the time that `tomllib` takes for a dotted key grows with the square of its parts
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The keys a TOML file sets."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as stream:
+            data = stream.read(MOST_TOML + 1)
+        return _parsed(data)
     except OSError as error:
         raise UserError(f"Cannot read the config file {path}: {error.strerror}.") from error
     except RecursionError:
         raise UserError(f"The config file {path} is not valid TOML: it is nested too deeply.") from None
     except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise UserError(f"The config file {path} is not valid TOML: {error}.") from error
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    """TOML of bounded size. What is none raises `ValueError` or `RecursionError`."""
+    if len(data) > MOST_TOML:
+        raise ValueError(f"it has more than {MOST_TOML:,} bytes")
+    if any(line.count(b".") > MOST_DOTS for line in data.splitlines()):
+        raise ValueError(f"a line of it has more than {MOST_DOTS:,} dots")
+    return tomllib.loads(data.decode("utf-8"))
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
@@ -397,7 +412,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     try:
-        parsed = tomllib.loads(f"value = {text}")
+        parsed = _parsed(f"value = {text}".encode())
     except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, or thousands of brackets
         return text
     return parsed["value"] if len(parsed) == 1 else text
