@@ -119,8 +119,11 @@ def engine(result: dict[str, Any]) -> str:
 
 
 def hostile(result: dict[str, Any]) -> str:
-    """Three tables of the drill; a cell is the mean over its seeds, then each seed."""
-    runs = list(result.values())
+    """Tables of the drill; a cell is the mean over its seeds, then each seed."""
+    from benchmarks.hostile import AIM, SEEDS
+
+    everything = list(result.values())
+    runs = [run for run in everything if run["seed"] in SEEDS]
     strangers = [run for run in runs if run["federation"].startswith("dirichlet")]
     parts = ["**Lies in updates**, uniform selection, worst-group accuracy in percent: mean of the seeds (each)"]
     uniform = [run for run in strangers if run["selector"] == "uniform"]
@@ -132,17 +135,30 @@ def hostile(result: dict[str, Any]) -> str:
         rows.append([f"{liars} of 24: {attack}" if liars else "nobody lies", *cells])
     parts.append(_table(["", *(f"`{name}`" if name != "none" else "`mean`" for name in defences)], rows))
     parts.append(
-        "**Lies in answers**, one liar: worst-group accuracy, and in how many rounds it was chosen (uniformly: 38 %)"
+        "**Lies in answers**: worst-group accuracy, and in how many rounds a liar was chosen (uniformly: 38 %)"
     )
     rows = []
-    claims = [run for run in strangers if run["selector"] != "uniform" and run["liars"] <= 1]
-    for selector, attack in dict.fromkeys((run["selector"], run["attack"]) for run in claims):
-        of = [run for run in claims if (run["selector"], run["attack"]) == (selector, attack)]
+    claims = [run for run in strangers if run["selector"] != "uniform"]
+    for selector, liars, attack in dict.fromkeys((run["selector"], run["liars"], run["attack"]) for run in claims):
+        of = [run for run in claims if (run["selector"], run["liars"], run["attack"]) == (selector, liars, attack)]
         cells = [
             _accuracy(own := [run for run in of if run["defence"] == d]) + _chosen(own) for d in ("none", "robust")
         ]
-        rows.append([f"`{selector}`: {attack if attack != 'none' else 'nobody lies'}", *cells])
+        rows.append([f"`{selector}`: {f'{liars} of 24: {attack}' if liars else 'nobody lies'}", *cells])
+    rows.sort(key=lambda row: row[0].split(":")[0])
     parts.append(_table(["", "as it is", "`--recipe robust`"], rows))
+    parts.append("**What one liar costs under a defence**, in points, each seed with a liar against the same without")
+    rows = []
+    for selector, attack, defence in AIM:
+        own = [
+            r
+            for r in everything
+            if (r["federation"][:9], r["selector"], r["defence"]) == ("dirichlet", selector, defence)
+        ]
+        honest = {r["seed"]: 100 * r["worst_group_accuracy"] for r in own if r["attack"] == "none"}
+        lied = {r["seed"]: 100 * r["worst_group_accuracy"] for r in own if (r["attack"], r["liars"]) == (attack, 1)}
+        rows.append([f"`{selector}`, {attack}, `{defence}`", *_cost(honest, lied)])
+    parts.append(_table(["", "mean change, 95 %", "seeds", "each"], rows))
     parts.append("**What clipping costs where nobody lies**, uniform selection, worst-group accuracy")
     rows = []
     splits = [run for run in runs if run["attack"] == "none" and not run["federation"].startswith("dirichlet")]
@@ -151,6 +167,18 @@ def hostile(result: dict[str, Any]) -> str:
         rows.append([federation, *(_accuracy([r for r in of if r["defence"] == d]) for d in ("none", "clipped_mean"))])
     parts.append(_table(["", "`mean`", "`clipped_mean`"], rows))
     return "\n\n".join(parts)
+
+
+def _cost(honest: dict[int, float], lied: dict[int, float]) -> list[str]:
+    """Paired over the seeds that both have."""
+    from feddiverse.report.statistics import paired_difference
+
+    seeds = sorted(honest.keys() & lied.keys())
+    gap = paired_difference({s: lied[s] for s in seeds}, {s: honest[s] for s in seeds})
+    if gap is None:
+        return ["–", "0", "–"]
+    interval = "" if gap.low is None else f" ({gap.low:+.1f} … {gap.high:+.1f})"
+    return [f"**{gap.mean:+.1f}**{interval}", str(len(seeds)), ", ".join(f"{lied[s] - honest[s]:+.1f}" for s in seeds)]
 
 
 def _accuracy(runs: list[dict[str, Any]]) -> str:
