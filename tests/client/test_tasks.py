@@ -1,6 +1,6 @@
 """Every kind of question gets its answer, and every mishap a reply that says so."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss
 
 from feddiverse.client.tasks import ANSWERS, answer
 from feddiverse.data.federation import Samples
-from feddiverse.messages import Evaluate, LabelCounts, Loss, Sketch, Task, Train, TrueMatrix
+from feddiverse.messages import Evaluate, GroupSums, LabelCounts, Loss, Sketch, Task, Train, TrueMatrix
 from feddiverse.models import ModelSpec, build, initial_theta
 
 SPEC = ModelSpec("cnn", 3, (3, 28, 28), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
@@ -96,3 +96,12 @@ def test_mishaps_become_replies(samples, model, theta):
     wrong = Samples(samples.x, samples.y + 7, samples.a)
     assert answer(Train(0, 1), theta, 5, wrong, model).failure
     assert set(ANSWERS) >= {Train, Sketch, Loss, Evaluate, LabelCounts, TrueMatrix}
+
+
+def test_the_text_of_an_error_does_not_leave_a_deployed_client(samples, model, theta, caplog):
+    """A server that asks as if there were one class would be told a class of a sample, noise or not."""
+    odd = GroupSums(0, 1, 4, weights=np.ones((1, 1), np.float32))
+    assert "is out of bounds for axis 0 with size 1" in answer(odd, theta, 5, samples, model).failure
+    deployed = replace(samples, secret_noise=True)
+    assert answer(odd, theta, 5, deployed, model).failure == "IndexError; its own log says more"
+    assert "is out of bounds for axis 0 with size 1" in caplog.text

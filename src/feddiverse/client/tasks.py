@@ -1,5 +1,6 @@
 """A client's answer to every kind of question. The table `ANSWERS` is all a new kind of task needs to join."""
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ from feddiverse.messages import (
 )
 from feddiverse.models import FlatModel
 from feddiverse.secagg import Broken
+
+log = logging.getLogger("feddiverse.client")
 
 Answer = Callable[..., Reply]  # (task, theta, client_id, samples, model) → Reply; each takes its own kind of task
 
@@ -115,17 +118,26 @@ ANSWERS: dict[type[Task], Answer] = {
 }
 
 
+def _failure(error: Exception, samples: Samples) -> str:
+    """What the server is told. The text of an error may quote data (an odd question has it say a sample's class): where
+    data is real it goes to this machine's log alone."""
+    if not samples.secret_noise:
+        return f"{type(error).__name__}: {error}"
+    log.warning("A question could not be answered: %s: %s", type(error).__name__, error)
+    return f"{type(error).__name__}; its own log says more"
+
+
 def answer(task: Task, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
     """The client's reply, timed. Whatever goes wrong is told in the reply: a client never takes a round down."""
     started = time.perf_counter()
+    if not len(samples):
+        return Reply(client_id, failure="it has no samples")
     try:
-        if not len(samples):
-            raise ValueError("it has no samples")
         reply = ANSWERS[type(task)](task, theta, client_id, samples, model)
         if isinstance(task, Summed) and task.bits and reply.vector is not None:
             reply = secagg.masked(task, reply.vector, client_id, samples)
     except (training.Diverged, Unread, Broken) as error:
         reply = Reply(client_id, failure=str(error))
     except Exception as error:
-        reply = Reply(client_id, failure=f"{type(error).__name__}: {error}")
+        reply = Reply(client_id, failure=_failure(error, samples))
     return replace(reply, num_examples=len(samples), seconds=time.perf_counter() - started)

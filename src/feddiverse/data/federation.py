@@ -26,8 +26,8 @@ class Samples:
     `x` is uint8 for pictures [n, channels, height, width], or float of any shape [n, …]. `a` serves evaluation and the
     oracle; training never reads it. `memory` is what the client itself keeps between questions, such as the
     attributes it read; it never leaves the client. `held_out` are samples that the client never trains on.
-    `secret_noise`: noise for privacy comes from this machine's own randomness, as a deployment needs it; else from the
-    run's seed, which the server knows, for experiments.
+    `secret_noise`: noise for privacy comes from this machine's own randomness, as a deployment needs it, and texts of
+    errors stay here; else it comes from the run's seed, which the server knows, for experiments.
 
     >>> len(Samples(np.zeros((2, 5), np.float32), y=np.array([0, 1]), a=None))
     2
