@@ -50,6 +50,19 @@ def test_a_run_tells_what_the_most_asked_client_told() -> None:
     assert spent(Config(secure_sums=True), history) == {"secure_sums": True, "tables": None, "updates": None}
 
 
+def test_a_compressed_update_is_an_update() -> None:
+    """HCSFed has every client send one before its first choice: who is then chosen has told two."""
+    result = fd.train(
+        "digits-gsc", selector="hcsfed", rounds=1, workers=1, privacy_clip=1.0, privacy_noise=3.0, hcsfed_rate=0.001
+    )
+    record = result.history[0]
+    assert set(record["updates"].values()) == {1, 2}
+    assert {int(k) for k, number in record["updates"].items() if number == 2} == set(record["selected"])
+    told = result.summary["privacy"]["updates"]
+    assert told["updates_of_a_client"] == 2
+    assert told["epsilon"] == pytest.approx(epsilon_of_updates(3.0, 2, told["delta"]))
+
+
 def test_keys_may_be_written_with_a_dot_or_as_a_table() -> None:
     for given in ({"privacy.epsilon": 2}, {"privacy": {"epsilon": 2}}, {"privacy_epsilon": 2}):
         assert from_mapping(given).privacy_epsilon == 2.0

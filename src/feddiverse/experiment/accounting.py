@@ -40,16 +40,18 @@ def spent(config: Config, history: Iterable[Record]) -> dict[str, Any]:
     if not (config.privacy_epsilon or config.privacy_clip or config.secure_sums):
         return {}
     tables: Counter[int] = Counter()
-    rounds: Counter[int] = Counter()
+    updates: Counter[int] = Counter()
     for record in history:
         tables.update({int(client): number for client, number in record.get("tables", {}).items()})
-        rounds.update(record["selected"])
+        # Runs from before this was recorded: all who trained. (HCSFed's clients also send a compressed update.)
+        told_here = record.get("updates") or dict.fromkeys(record["selected"], 1)
+        updates.update({int(client): number for client, number in told_here.items()})
     told: dict[str, Any] = {"secure_sums": config.secure_sums, "tables": None, "updates": None}
     if config.privacy_epsilon:
         most = max(tables.values(), default=0)
         told["tables"] = {"epsilon": most * config.privacy_epsilon, "tables_of_a_client": most}
     if config.privacy_noise:
-        most = max(rounds.values(), default=0)
+        most = max(updates.values(), default=0)
         epsilon = epsilon_of_updates(config.privacy_noise, most, config.privacy_delta)
         told["updates"] = {"epsilon": epsilon, "delta": config.privacy_delta, "updates_of_a_client": most}
     return told

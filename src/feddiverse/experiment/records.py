@@ -70,6 +70,7 @@ def as_record(done: Round) -> dict[str, Any]:
         "bytes_up": sum(row["bytes_up"] for row in done.traffic.values()),
         "traffic": done.traffic,
         **({"tables": {str(client): number for client, number in done.tables.items()}} if done.tables else {}),
+        **({"updates": {str(client): number for client, number in done.updates.items()}} if done.updates else {}),
     }
 
 

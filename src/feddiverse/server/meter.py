@@ -49,6 +49,7 @@ class Meter:
         self._engine = engine if isinstance(engine, Door) else Door(engine)
         self.privacy = privacy or Privacy()
         self.tables: Counter[int] = Counter()  # client → tables of counts that left it with noise
+        self.updates: Counter[int] = Counter()  # client → updates that left it with noise, whole or compressed
         self._traffic: Traffic = {}
         self._useless: dict[str, dict[int, str]] = {}  # kind of question → client → why its answer is none
         self.lost: set[int] = set()  # clients that were asked something and whose answer was lost on its way
@@ -64,6 +65,8 @@ class Meter:
         task = self.privacy.applied(task)
         if isinstance(task, Counted) and task.epsilon:
             self.tables.update(clients)
+        if isinstance(task, Train) and task.noise:
+            self.updates.update(clients)
         row = self._row(kind(task))
         down = task.num_bytes + (0 if isinstance(task, WITHOUT_THETA) else theta.nbytes)
         row["messages"] += len(clients)
@@ -121,7 +124,7 @@ class Meter:
     def take(self) -> Traffic:
         """What was counted since the last call."""
         traffic, self._traffic, self._useless, self.lost, self.waited = self._traffic, {}, {}, set(), 0.0
-        self.tables = Counter()
+        self.tables, self.updates = Counter(), Counter()
         return traffic
 
 

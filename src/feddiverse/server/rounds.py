@@ -76,6 +76,7 @@ class Round:
     lost: list[int] = field(default_factory=list)  # clients with an answer that never came: another run may get it
     rebalanced: Tested | None = None  # with the last layer solved anew
     tables: Mapping[int, int] = field(default_factory=dict)  # client → tables that left it with noise
+    updates: Mapping[int, int] = field(default_factory=dict)  # client → updates that left it with noise
 
     @property
     def test(self) -> Accuracies | None:
@@ -175,6 +176,7 @@ def rounds(
             seconds=time.perf_counter() - start,
             selection_seconds=selection_seconds,
             tables=dict(meter.tables + evaluating.tables),
+            updates=dict(meter.updates),
             lost_in_a_row=lost_in_a_row,
             lost=sorted(meter.lost | evaluating.lost),
             traffic=meter.take() | evaluating.take_as(EVALUATION),
