@@ -1,7 +1,8 @@
-"""`python -m benchmarks.drill [SCALE]`: kills, hostile replies and damaged run directories; a table (docs/trust.md).
+"""`python -m benchmarks.drill [SCALE] [PART …]`: kills, lies, damaged run directories; a table (docs/trust.md).
 
 Every run ends in the θ of an undisturbed one, or says that it is incomplete; every damage is told, or does no harm.
-Exit code 1 if there is a finding. SCALE (1): share of the 100 kills, 200 replies and all damages.
+Exit code 1 if there is a finding. SCALE (1): share of the 100 kills, 200 replies and all damages. PART: runs, studies,
+seam, wire, files; all of them if none is named.
 """
 
 import contextlib
@@ -297,22 +298,26 @@ USES: dict[str, Callable[[Path], str | None]] = {
 }
 
 
-def main(scale: float = 1.0) -> int:
+def main(scale: float = 1.0, only: Sequence[str] = ()) -> int:
     torch.set_num_threads(1)
     rng, started, bad = np.random.default_rng(0), time.monotonic(), 0
+    parts: dict[str, Callable[[Path], Row]] = {
+        "runs": lambda here: killed_runs(round(80 * scale), rng, here),
+        "studies": lambda here: killed_studies(round(20 * scale), rng, here),
+        "seam": lambda here: hostile_replies(round(120 * scale), over_wire=False),
+        "wire": lambda here: hostile_replies(round(80 * scale), over_wire=True),
+        "files": lambda here: damaged_directories(scale, rng, here),
+    }
+    if unknown := set(only) - set(parts):
+        raise SystemExit(f"There is no part {min(unknown)!r} of the drill; there are {', '.join(parts)}.")
     print("| what | tries | as undisturbed | told | findings | seconds |")
     print("| --- | --- | --- | --- | --- | --- |")
     told: list[str] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for place, drill in enumerate([
-            lambda here: killed_runs(round(80 * scale), rng, here),
-            lambda here: killed_studies(round(20 * scale), rng, here),
-            lambda here: hostile_replies(round(120 * scale), over_wire=False),
-            lambda here: hostile_replies(round(80 * scale), over_wire=True),
-            lambda here: damaged_directories(scale, rng, here),
-        ]):  # fmt: skip
-            (here := folder / str(place)).mkdir()
+        for part, drill in parts.items():
+            if only and part not in only:
+                continue
+            (here := Path(name) / part).mkdir()
             began = time.monotonic()
             what, tries, same, said, findings = drill(here)
             seconds = time.monotonic() - began
@@ -325,4 +330,4 @@ def main(scale: float = 1.0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(float, sys.argv[1:2])))
+    sys.exit(main(*map(float, sys.argv[1:2]), only=sys.argv[2:]))
