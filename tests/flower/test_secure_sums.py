@@ -1,5 +1,6 @@
 """Secure sums over both engines: the same bits, also where nodes go away."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,8 @@ def test_a_node_can_insist_on_masks_and_noise(kind: str, tmp_path: Path) -> None
     assert "only as part of a secure sum" in (refused.failure or "")
     (refused,) = engine.ask(Loss(3, 1), THETA, [0])
     assert "insists on noise" in (refused.failure or "")
-    told = [next(iter(engine.ask(LabelCounts(3, 1), THETA, [0]))).vector for _ in range(8)]
-    assert all(counts is not None and counts.sum() == sum(exact) for counts in told)
-    assert len({tuple(counts.tolist()) for counts in told if counts is not None}) > 1, "secret noise, anew each time"
+    for epsilon in (0.0, -1e9, 1e9, math.nan):  # a server that asks for no noise, in any way
+        asked = LabelCounts(3, 1, epsilon=epsilon)
+        told = [next(iter(engine.ask(asked, THETA, [0]))).vector for _ in range(8)]
+        assert all(counts is not None and counts.sum() == sum(exact) for counts in told)
+        assert len({tuple(counts.tolist()) for counts in told if counts is not None}) > 1, "secret noise, each time"

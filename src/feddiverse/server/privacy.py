@@ -35,7 +35,8 @@ class Privacy:
             return task
         self.check(type(task), hidden=isinstance(task, Summed) and task.bits > 0)
         if isinstance(task, Counted):
-            return replace(task, epsilon=min(self.epsilon, task.epsilon or self.epsilon))
+            stricter = 0 < task.epsilon < self.epsilon  # what is below 0, or no number, asks for no noise at all
+            return replace(task, epsilon=task.epsilon if stricter else self.epsilon)
         return task
 
     def check(self, kind: type[Task], hidden: bool) -> None:
