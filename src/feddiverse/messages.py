@@ -63,8 +63,8 @@ def _nobody() -> NDArray[np.int64]:
     return np.zeros(0, np.int64)
 
 
-def _optional(default: float) -> Any:
-    """A number that a question usually lacks: it travels, and counts, only where it is not `default`."""
+def _optional(default: float | str) -> Any:
+    """A value that a question usually lacks: it travels, and counts, only where it is not `default`."""
     return field(default=default, kw_only=True, metadata={"lacks": default})
 
 
@@ -372,10 +372,16 @@ class GroupSums(Grouped):
     """Rebalancing, first question: weighted sums of features.
 
     Reply: one vector, to be summed over clients: [Σ w of each class Y | Σ w x of each class Y·d | Σ w xxᵀ, upper
-    triangle d(d+1)/2]; with `by_class`, the last of each class, Y·d(d+1)/2.
+    triangle d(d+1)/2]; with `by_class`, the last of each class, Y·d(d+1)/2. With `views`, each sample counts as the
+    mean of itself and of so many copies, changed at random as `Train` changes pictures: a head made of a handful of
+    rare pictures would else know them by heart.
     """
 
     by_class: bool = False
+    views: int = _optional(0)
+    flip: bool = _optional(False)
+    crop_padding: int = _optional(0)
+    padding: str = _optional("constant")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -174,7 +174,7 @@ def test_the_command_says_both_and_models_are_exported_with_the_head_asked_for(f
     ("change", "sentence"),
     [
         ({"rounds": 9}, "has no setting 'rounds'"),
-        ({"rebalance_weights": "all"}, "must be one of groups, classes, samples, true_groups"),
+        ({"rebalance_weights": "all"}, "must be one of groups, classes, samples, auto, true_groups"),
         ({"engine": "nowhere"}, "nowhere"),
     ],
 )

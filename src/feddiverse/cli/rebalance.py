@@ -13,6 +13,7 @@ def rebalance(
     weights: str | None = typer.Option(None, help="What counts equally: groups, classes, samples, auto, true_groups."),
     head: str | None = typer.Option(None, help="How the layer is solved: ridge, or as published fed3r, ccvr."),
     dimensions: int | None = typer.Option(None, help="Features beyond so many are projected at random."),
+    views: int | None = typer.Option(None, help="Copies of each picture, changed as in training, to solve from too."),
     workers: int = options.WORKERS,
     device: str = options.DEVICE,
     engine: str = options.ENGINE,
@@ -27,7 +28,11 @@ def rebalance(
     from feddiverse.experiment.rebalancing import rebalance as solve
 
     given = options.given(
-        rebalance_reading=reading, rebalance_weights=weights, rebalance_head=head, rebalance_dimensions=dimensions
+        rebalance_reading=reading,
+        rebalance_weights=weights,
+        rebalance_head=head,
+        rebalance_dimensions=dimensions,
+        rebalance_views=views,
     )
     with progress() as bar:
         bar.add_task(f"Rebalancing {run}", total=None)

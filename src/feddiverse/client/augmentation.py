@@ -1,4 +1,4 @@
-"""Pictures changed a little at each showing, while a client trains: mirrored and shifted at random.
+"""Pictures changed a little at each showing: mirrored and shifted at random.
 
 >>> import numpy as np
 >>> x = np.arange(6, dtype=np.uint8).reshape(1, 1, 2, 3)
@@ -12,14 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse import seeding
-from feddiverse.messages import Train
+from feddiverse.messages import GroupSums, Train
 
 Pictures = NDArray[np.uint8]  # [n, channels, height, width]
+
+Augment = Callable[[Pictures], Pictures]
 
 PADDING = ("constant", "edge")
 
 
-def augmentation(task: Train, client_id: int) -> Callable[[Pictures], Pictures] | None:
+def augmentation(task: Train | GroupSums, client_id: int) -> Augment | None:
     """What the task asks to be done with each batch, in the order they are shown; None: nothing.
 
     Its draws are keyed as all others: by seed, round and client, then by the order of the samples.

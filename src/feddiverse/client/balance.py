@@ -3,9 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from feddiverse.client.augmentation import augmentation
 from feddiverse.client.consensus import log_likelihoods, posteriors, projected
 from feddiverse.client.draws import is_aside, remembered
-from feddiverse.client.evaluation import features
+from feddiverse.client.evaluation import features, seen_by
 from feddiverse.data.federation import Ids, Samples
 from feddiverse.messages import Grouped, GroupSums, HeadErrors, Projected, Reply, Vector
 from feddiverse.models import FlatModel
@@ -14,16 +15,24 @@ Floats = NDArray[np.float64]
 
 
 def group_sums(task: GroupSums, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:
-    """Weighted sums of features: of each class, and of their products."""
+    """Weighted sums of features: of each class, and of their products; the mean over the views of the samples."""
     seen = features(theta, samples, model)
     weights = _of_samples(task, client_id, seen, samples)[1]
-    x = projected(task, seen)
     of_class = np.eye(model.spec.num_classes)[samples.y] * weights[:, None]  # [n, Y]
+    sums = _sums(task, projected(task, seen), of_class)
+    if task.views and (augment := augmentation(task, client_id)):
+        for _ in range(task.views):
+            sums += _sums(task, projected(task, seen_by(model, samples, augment)), of_class)
+        sums /= 1 + task.views
+    return Reply(client_id, vector=sums.astype(np.float32))
+
+
+def _sums(task: GroupSums, x: Floats, of_class: Floats) -> Floats:
+    """What `GroupSums` asks for, of features x [n, d] with weights of_class [n, Y]."""
     upper = np.triu_indices(x.shape[1])
-    columns = of_class.T if task.by_class else weights[None]
+    columns = of_class.T if task.by_class else of_class.sum(axis=1)[None]
     products = [((x * column[:, None]).T @ x)[upper] for column in columns]
-    parts = [of_class.sum(axis=0), (of_class.T @ x).ravel(), *products]
-    return Reply(client_id, vector=np.concatenate(parts).astype(np.float32))
+    return np.concatenate([of_class.sum(axis=0), (of_class.T @ x).ravel(), *products])
 
 
 def head_errors(task: HeadErrors, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:

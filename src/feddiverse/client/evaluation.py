@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from feddiverse.client.augmentation import Augment
 from feddiverse.client.training import batches, cross_entropy
 from feddiverse.data.federation import Samples
 from feddiverse.messages import EVALUATION_ONLY, Vector
@@ -54,12 +55,13 @@ def features(theta: Vector, samples: Samples, model: FlatModel) -> NDArray[np.fl
     return seen_by(model, samples)
 
 
-def seen_by(model: FlatModel, samples: Samples) -> NDArray[np.float32]:
-    """[n, d]: the input of the head under the model's current weights, for every sample in order."""
+def seen_by(model: FlatModel, samples: Samples, augment: Augment | None = None) -> NDArray[np.float32]:
+    """[n, d]: the input of the head under the model's current weights, for every sample in order; of pictures changed
+    by `augment`, if given."""
     model.module.eval()
     parts = []
     with torch.inference_mode():
-        for x, _ in batches(samples, np.arange(len(samples)), LARGEST_BATCH, model):
+        for x, _ in batches(samples, np.arange(len(samples)), LARGEST_BATCH, model, augment):
             parts.append(model.module.features(x).cpu().numpy())  # type: ignore[operator]
     return np.concatenate(parts)
 

@@ -1,7 +1,7 @@
 """Local SGD: what a client does with θ and its own samples (paper, Sec. III-A and V-B)."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from feddiverse import seeding
-from feddiverse.client.augmentation import Pictures, augmentation
+from feddiverse.client.augmentation import Augment, augmentation
 from feddiverse.client.draws import epoch
 from feddiverse.client.moon import Contrast
 from feddiverse.data.federation import Samples
@@ -64,7 +64,7 @@ def batches(
     order: NDArray[np.int64],
     batch_size: int,
     model: FlatModel,
-    augment: Callable[[Pictures], Pictures] | None = None,
+    augment: Augment | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Normalised samples and labels in the given order; the last batch may be smaller."""
     for start in range(0, len(order), batch_size):

@@ -70,6 +70,7 @@ class Balancer:
     `dimensions`: features beyond so many are projected at random before they are summed. `weights`: what counts
     equally, `groups`, `true_groups`, `classes`, `samples`, or `auto`: groups if an attribute is seen, else classes;
     `head`: how it is solved, `ridge`, `fed3r` or `ccvr`.
+    `views`: fields of `GroupSums` that say how many changed copies of each sample are summed too, and changed how.
     `reading`: the head's groups are those read at the `start`, or anew under the `final` model. `exact_counts`: whether
     clients count their groups without noise, so that their sums can be held against it.
     """
@@ -85,6 +86,7 @@ class Balancer:
         head: str = "ridge",
         reading: str = "start",
         exact_counts: bool = True,
+        views: Plain | None = None,
     ) -> None:
         self.estimator = estimator
         self.theta = theta
@@ -95,6 +97,7 @@ class Balancer:
         self.head = head
         self.reading = reading if weights in READ else "start"
         self.exact_counts = exact_counts
+        self.views = views or {}
         estimator.wants_matrices = True
         self._blank = copy.deepcopy(estimator)
         estimator.remembered = True
@@ -175,6 +178,8 @@ class Balancer:
             settings: dict[str, Any] = {"weights": self.weights, "head": self.head}
             if self.body:
                 settings |= {"body": self.body, "body_errors": self.body_errors}
+            if self.views:
+                settings |= {"views": self.views["views"]}
             if self.weights in READ:
                 settings |= {"reading": self.reading, "confidence": self.confidence}
             if self.head == "ridge":
@@ -250,7 +255,9 @@ class Balancer:
         d, by_class = min(head.dimensions, self.dimensions), self.head == "ccvr"
         while matrices:
             weights = group_weights(matrices.values(), even=self.weights != "samples")
-            task = GroupSums(self.seed, round, self.dimensions, weights=weights, by_class=by_class, **fields)
+            task = GroupSums(
+                self.seed, round, self.dimensions, weights=weights, by_class=by_class, **fields, **self.views
+            )
             asked = {client: clients[client] for client in matrices}
             folds = fold_of(matrices, num_folds)
             of_fold: dict[int, BalancedSums] = {}

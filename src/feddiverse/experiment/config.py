@@ -119,6 +119,10 @@ class Config:
         "start", "rebalance: the model that reads the hidden groups", choices=("start", "final")
     )
     rebalance_dimensions: int = _key(2048, "rebalance: features beyond so many are projected at random", low=1)
+    rebalance_views: int = _key(
+        0, "rebalance: changed copies of each picture that the layer is solved from too (by flip, crop_padding)",
+        low=0, high=100,
+    )  # fmt: skip
     evaluate_rebalanced_every: int = _key(
         0, "rounds between evaluations with the last layer solved anew as well; 0: only at the end, if at all", low=0
     )
@@ -156,6 +160,8 @@ class Config:
         object.__setattr__(self, "options", _frozen(dict(self.options)))
         if self.evaluate_rebalanced_every and not self.rebalance:
             raise UserError("'evaluate_rebalanced_every' evaluates what 'rebalance' solves: set rebalance to true.")
+        if self.rebalance_views and not (self.flip or self.crop_padding):
+            raise UserError("'rebalance_views' shows pictures changed by 'flip' or 'crop_padding': set one of them.")
         if self.draw == "balanced" and self.rebalance_weights not in BY_GROUP:
             raise UserError(
                 "'draw' is balanced over hidden groups, but 'rebalance_weights' is"
@@ -330,16 +336,19 @@ ROBUST: dict[str, Any] = {"average": "clipped_mean", "coverage": 1.5, "smoothing
 """The recipe `robust`: bounds on what one client can do to the model and to the choice of clients (docs/trust.md)."""
 
 
+VIEWS = 4  # each costs a pass over the training samples
+
+
 def _balanced(given: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe `balanced`: hidden groups count equally in training and in the last layer, rare pictures are shown
     shifted (photos mirrored too), lest they be learnt by heart, and samples set aside tell whether training helped."""
     federation, side = origin(str(given.get("federation", ""))), given.get("image_size") or 224
     keys: dict[str, Any] = {"draw": "balanced", "rebalance": True, "set_aside": 0.2}
     if not federation or federation.startswith("digits") or federation.endswith(("digits", "cmnist", "cmnist-gsc")):
-        return {**keys, "crop_padding": 2, "padding": "edge"}
+        return {**keys, "crop_padding": 2, "padding": "edge", "rebalance_views": VIEWS}
     if is_in_memory(federation) or given.get("features"):
         return keys  # they may be no pictures: say flip and crop_padding yourself
-    return {**keys, "flip": True, "crop_padding": side // 10, "padding": "edge"}
+    return {**keys, "flip": True, "crop_padding": side // 10, "padding": "edge", "rebalance_views": VIEWS}
 
 
 RECIPES: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {

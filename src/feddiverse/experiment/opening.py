@@ -159,7 +159,7 @@ class Opened:
         return Balancer(
             estimator, self.initial_theta(), config.seed,
             dimensions=config.rebalance_dimensions, weights=config.rebalance_weights, head=config.rebalance_head,
-            reading=config.rebalance_reading, exact_counts=not config.privacy_epsilon,
+            reading=config.rebalance_reading, exact_counts=not config.privacy_epsilon, views=_views(config),
         )  # fmt: skip
 
     def evaluation(self, engine: Any) -> Evaluation:
@@ -256,6 +256,14 @@ def open_run(config: Config, objects: Objects | None = None) -> Opened:
             " another, such as consensus."
         )
     return Opened(config, objects, federation, starting_weights(config))
+
+
+def _views(config: Config) -> dict[str, Any]:
+    """How samples are shown changed where the last layer is solved: as in training; empty where they are not."""
+    if not config.rebalance_views:
+        return {}
+    changes = {key: getattr(config, key) for key in ("flip", "crop_padding", "padding")}
+    return {"views": config.rebalance_views, **changes}
 
 
 def privacy_of(config: Config) -> Privacy:
