@@ -21,6 +21,11 @@ class RunError(Exception):
     """
 
 
+def how_to_install(extra: str) -> str:
+    """What to type where a library is missing that only some need."""
+    return f"pip install --constraint constraints.txt '.[{extra}]' in feddiverse's repository"
+
+
 LONGEST_TEXT = 300  # characters of what others say that are shown
 
 

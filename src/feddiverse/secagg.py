@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from feddiverse.errors import UserError
+from feddiverse.errors import UserError, how_to_install
 
 if TYPE_CHECKING:  # libraries that only secure sums need
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -48,7 +48,7 @@ def check_installed() -> None:
     except ImportError as error:
         raise UserError(
             f"Secure sums need two libraries more ({error}): pip install cryptography pycryptodome, or"
-            " pip install --constraint constraints.txt '.[privacy]' in feddiverse's repository."
+            f" {how_to_install('privacy')}."
         ) from error
 
 

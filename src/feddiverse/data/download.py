@@ -14,6 +14,7 @@ from typing import IO, Any
 from feddiverse.data import archives
 from feddiverse.data.archives import Report
 from feddiverse.data.pictures import SUFFIXES
+from feddiverse.errors import how_to_install
 
 _CONNECT_S = 10.0  # without a network, tell so soon and try the next source
 _PACKAGE_S = 600.0
@@ -165,10 +166,7 @@ def _require(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise Unavailable(
-            f"{module.partition('.')[0]} is not installed: in feddiverse's own folder, pip install --constraint "
-            "constraints.txt '.[hub]'"
-        ) from error
+        raise Unavailable(f"{module.partition('.')[0]} is not installed: {how_to_install('hub')}") from error
 
 
 def _part(path: str) -> int:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from feddiverse.errors import UserError
+from feddiverse.errors import UserError, how_to_install
 from feddiverse.experiment.config import Config
 
 Record = Mapping[str, Any]
@@ -26,8 +26,7 @@ def check_installed() -> None:
 
     if find_spec("opacus") is None:
         raise UserError(
-            "privacy_noise needs opacus, whose accountant tells ε: pip install opacus, or"
-            " pip install --constraint constraints.txt '.[privacy]' in feddiverse's repository."
+            f"privacy_noise needs opacus, whose accountant tells ε: pip install opacus, or {how_to_install('privacy')}."
         )
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from feddiverse.errors import UserError
+from feddiverse.errors import UserError, how_to_install
 
 Track = Callable[[dict[str, Any]], None]
 
@@ -42,10 +42,7 @@ def _require(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise UserError(
-            f"--{extra} needs a package that is not installed: in feddiverse's own folder, "
-            f"pip install --constraint constraints.txt '.[{extra}]'."
-        ) from error
+        raise UserError(f"--{extra} needs a package that is not installed: {how_to_install(extra)}.") from error
 
 
 def _tensorboard(directory: Path) -> Track:

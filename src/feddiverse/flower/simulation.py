@@ -18,7 +18,7 @@ from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any
 
 from feddiverse.engine.machine import choose_device, usable_cores
-from feddiverse.errors import RunError, UserError
+from feddiverse.errors import RunError, UserError, how_to_install
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.opening import Objects, Opened
 
@@ -47,10 +47,7 @@ def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerE
         import flwr  # noqa: F401
         import ray  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            f"The engine 'flower' needs Flower ({error}): pip install --constraint constraints.txt '.[flower]' in"
-            " feddiverse's repository."
-        ) from error
+        raise UserError(f"The engine 'flower' needs Flower ({error}): {how_to_install('flower')}.") from error
     from feddiverse.flower.apps import ServerEngine
 
     workers, device = workers or usable_cores(), choose_device(device)
