@@ -21,6 +21,7 @@ baseline = "plain"
 [base]
 federation = "digits-gsc"
 rounds = 3
+num_selected = 2
 evaluate_every = 3
 [rows.plain]
 selector = "uniform"
@@ -74,7 +75,9 @@ def test_a_study_killed_in_the_middle_goes_on_and_gives_the_same_weights(grid: P
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     before = first.stat().st_mtime_ns
-    resumed = feddiverse("study", str(grid), "--out", "killed", "--workers", "1", "--json", cwd=tmp_path)
+    resumed = feddiverse(
+        "study", str(grid), "--out", "killed", "--workers", "1", "--json", "--no-pictures", cwd=tmp_path
+    )
     assert resumed.returncode == 0, resumed.stderr
     assert "1 of 2 runs are done already" in resumed.stderr
     assert first.stat().st_mtime_ns == before
@@ -83,7 +86,7 @@ def test_a_study_killed_in_the_middle_goes_on_and_gives_the_same_weights(grid: P
     assert (tmp_path / "killed" / "report.html").exists()
     assert (tmp_path / "killed" / "tables" / "comparison.tex").exists()
 
-    whole = feddiverse("study", str(grid), "--out", "whole", "--methods", "robin", cwd=tmp_path)
+    whole = feddiverse("study", str(grid), "--out", "whole", "--methods", "robin", "--no-pictures", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     assert "robin reaches" in whole.stdout.replace("\n", " ")
     results = [tmp_path / name / "runs" / "digits-gsc-robin-seed0" / "result.json" for name in ("killed", "whole")]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feddiverse.data.federation import Federation, Ids
+from feddiverse.data.federation import Federation, Ids, Source
 from feddiverse.errors import UserError
 
 NUM_SELECTED = 9  # the paper's; fewer where there are fewer clients
@@ -66,26 +66,28 @@ def from_arrays(
     test_y = _among(class_names, _column(held[1], "the test set's y", len(held_x)), "class")
     train_a, test_a, attribute_names = _attributes(attribute, held[2] if len(held) == 3 else None, len(samples), held_x)
     known = attribute is not None
-    counts = np.zeros((len(client_names), len(class_names), len(attribute_names) if known else 1), np.int64)
-    np.add.at(counts, (owner, train_y, train_a), 1)
-    order = np.lexsort((train_a, train_y, owner))
-    ids = np.split(order, np.cumsum(counts.sum(axis=(1, 2)))[:-1])
     source = ArraySource(
         name, classes, class_names, attribute_names, samples.shape[1:], *_normalisation(samples, mean, std), samples,
         train_y, train_a if known else None, held_x, test_y, test_a,
         fingerprint(samples, train_y, train_a, held_x, test_y, test_a),
     )  # fmt: skip
+    return by_owner(name, source, client_names, owner, num_selected or NUM_SELECTED, known)
+
+
+def by_owner(
+    name: str, source: Source, names: tuple[str, ...], owner: Ids, num_selected: int, attributes_known: bool
+) -> Federation:
+    """The federation in which sample i of the source's train pool belongs to the client `names[owner[i]]`."""
+    y = source.train_y
+    a = source.train_a if attributes_known and source.train_a is not None else np.zeros_like(y)
+    num_attributes = len(source.attribute_names) if attributes_known else 1
+    counts = np.zeros((len(names), len(source.class_names), num_attributes), np.int64)
+    np.add.at(counts, (owner, y, a), 1)
+    ids = np.split(np.lexsort((a, y, owner)), np.cumsum(counts.sum(axis=(1, 2)))[:-1])
     return Federation(
-        name,
-        source,
-        counts,
-        min(num_selected or NUM_SELECTED, len(client_names)),
-        ids,
-        [train_a[part] for part in ids],
-        np.arange(len(test_y)),
-        client_names,
-        known,
-    )
+        name, source, counts, min(num_selected, len(names)), ids, [a[part] for part in ids],
+        np.arange(len(source.test_y)), names, attributes_known,
+    )  # fmt: skip
 
 
 def as_samples(x: ArrayLike, what: str = "x") -> NDArray[Any]:

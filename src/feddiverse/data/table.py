@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from feddiverse.data.arrays import NUM_SELECTED, ArraySource, encode, fingerprint
+from feddiverse.data.arrays import NUM_SELECTED, ArraySource, by_owner, encode, fingerprint
 from feddiverse.data.federation import Federation, Ids, Source
 from feddiverse.data.photos import Listing, PhotoSource, check_groups, hold_out
 from feddiverse.data.sharing import Side, ordered, read_side
@@ -131,25 +131,10 @@ def load_table(
             f"{path} has no column '{table.columns.client}': deal it to clients by a split, such as"
             f" 'gsc:table:{path}', or name the column with --client."
         )
-    train = np.flatnonzero(~table.is_test)
-    names, client = encode(np.array([table.clients[row] for row in train]))
-    y, a = table.y[train], table.a[train] if table.attributes_known else np.zeros(len(train), np.int64)
-    num_attributes = len(table.attribute_names) if table.attributes_known else 1
-    counts = np.zeros((len(names), len(table.class_names), num_attributes), np.int64)
-    np.add.at(counts, (client, y, a), 1)
-    ids = np.split(np.lexsort((a, y, client)), np.cumsum(counts.sum(axis=(1, 2)))[:-1])
+    names, client = encode(np.array([table.clients[row] for row in np.flatnonzero(~table.is_test)]))
     source = _source(table, image_size, resize, side, data_dir)
-    return Federation(
-        f"table:{path}",
-        source,
-        counts,
-        min(side.num_selected if side else NUM_SELECTED, len(names)),
-        ids,
-        [a[part] for part in ids],
-        np.arange(len(source.test_y)),
-        names,
-        table.attributes_known,
-    )
+    num_selected = side.num_selected if side else NUM_SELECTED
+    return by_owner(f"table:{path}", source, names, client, num_selected, table.attributes_known)
 
 
 def _as_shared(table: Table, side: Side) -> Table:

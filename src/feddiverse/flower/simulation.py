@@ -36,7 +36,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what a later Ray will do anyway; without it Ray warns
 }
-START_SECONDS = 180.0
+START_SECONDS = 600.0  # seconds on an idle machine; on one with many busy processes minutes
 STOP_SECONDS = 30.0
 
 
