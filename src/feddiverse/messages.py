@@ -451,6 +451,13 @@ class Reply:
     members: tuple[int, ...] = ()
 
     @property
+    def numbers(self) -> Vector:
+        """Its vector, where there is one for sure: the door lets in no answer without what was asked for."""
+        if self.vector is None:
+            raise ValueError(f"the reply of client {self.client} has no vector")
+        return self.vector
+
+    @property
     def num_bytes(self) -> int:
         """Size of the answer on the wire: its numbers, without the transport's framing."""
         vector = 0 if self.vector is None else self.vector.nbytes

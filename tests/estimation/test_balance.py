@@ -43,7 +43,8 @@ def some(seed: int = 0, n: int = 200, d: int = 6, num_classes: int = 3) -> tuple
 @pytest.mark.parametrize("penalty", [0.1, 1.0, 30.0])
 def test_heads_are_those_of_scikit_learn_s_weighted_ridge(penalty: float) -> None:
     x, y, w = some()
-    sums = BalancedSums.of([answer(x[:80], y[:80], w[:80], 3), answer(x[80:], y[80:], w[80:], 3)], 3, 6)
+    parts = [answer(x[part], y[part], w[part], 3).numbers for part in (slice(80), slice(80, None))]
+    sums = BalancedSums.unpacked(np.sum(parts, axis=0, dtype=np.float64), 3, 6)
     [(weight, bias)] = sums.heads([penalty])
     w = w / w.sum()
     mean = w @ x
@@ -56,7 +57,8 @@ def test_heads_are_those_of_scikit_learn_s_weighted_ridge(penalty: float) -> Non
 
 def test_sums_of_clients_add_up_and_can_be_taken_away() -> None:
     x, y, w = some()
-    parts = [BalancedSums.of([answer(x[i::2], y[i::2], w[i::2], 3)], 3, 6) for i in range(2)]
+    answers = [answer(x[i::2], y[i::2], w[i::2], 3) for i in range(2)]
+    parts = [BalancedSums.unpacked(reply.numbers.astype(np.float64), 3, 6) for reply in answers]
     whole = parts[0] + parts[1]
     rest = whole - parts[0]
     np.testing.assert_allclose(rest.products, parts[1].products, rtol=1e-5, atol=1e-2)

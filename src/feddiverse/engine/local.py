@@ -103,8 +103,7 @@ class LocalEngine:
         task = Evaluate(seed=0, round=0, num_attributes=federation.num_attributes)
         counts = np.zeros((2, federation.num_classes, federation.num_attributes), np.int64)
         for reply in self.ask_test_set(task, theta):
-            assert reply.vector is not None
-            counts += reply.vector.astype(np.int64).reshape(counts.shape)
+            counts += reply.numbers.astype(np.int64).reshape(counts.shape)
         return counts
 
     def ask_test_set(self, task: Task, theta: Vector) -> Iterator[Reply]:

@@ -15,7 +15,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from feddiverse import secagg
-from feddiverse.messages import Reply, Vector
+from feddiverse.messages import Vector
 
 Floats = NDArray[np.float64]
 
@@ -86,15 +86,6 @@ class BalancedSums:
     weights: Floats  # [Y]
     sums: Floats  # [Y, d]
     products: Floats  # [d, d]; of each class where that was asked for: [Y, d, d]
-
-    @classmethod
-    def of(cls, replies: Iterable[Reply], num_classes: int, d: int, by_class: bool = False) -> Self:
-        """The sum of all answers, one at a time."""
-        total = np.zeros(length(num_classes, d, by_class))
-        for reply in replies:
-            assert reply.vector is not None
-            total += reply.vector
-        return cls.unpacked(total, num_classes, d)
 
     @classmethod
     def unpacked(cls, vector: Floats, num_classes: int, d: int) -> Self:

@@ -266,8 +266,7 @@ class Balancer:
                 members = {client: size for client, size in asked.items() if folds[client] == fold}
                 total = np.zeros(length(head.num_classes, d, by_class))
                 for reply in self._usable_sums(task, members, matrices, head.num_classes, d, ask):
-                    assert reply.vector is not None
-                    total += reply.vector
+                    total += reply.numbers
                     answered.update(reply.members or (reply.client,))
                 of_fold[fold] = BalancedSums.unpacked(total, head.num_classes, d)
             if answered == matrices.keys():
@@ -280,10 +279,9 @@ class Balancer:
         ask: Ask,
     ) -> Iterator[Reply]:  # fmt: skip
         def check(reply: Reply) -> str | None:
-            assert reply.vector is not None
             own = sum(matrices[client] for client in reply.members or (reply.client,)) * task.weights
             slack = float(task.weights.max()) if self.exact_counts else np.inf
-            return sums_problem(reply.vector, num_classes, d, own.sum(axis=1), slack, some=task.set_aside > 0)
+            return sums_problem(reply.numbers, num_classes, d, own.sum(axis=1), slack, some=task.set_aside > 0)
 
         return answers(task, asked, ask, length=length(num_classes, d, task.by_class), check=check)
 
@@ -319,9 +317,8 @@ class Balancer:
         errors, counts = np.zeros((len(PENALTIES), weights.size)), np.zeros(weights.size)
         asked = {client: clients[client] for client in members}
         for reply in answers(task, asked, ask, length=errors.size + counts.size, check=_check_errors):
-            assert reply.vector is not None
-            errors += reply.vector[: errors.size].reshape(errors.shape)
-            counts += reply.vector[errors.size :]
+            errors += reply.numbers[: errors.size].reshape(errors.shape)
+            counts += reply.numbers[errors.size :]
         return errors, counts
 
     def _unprojected(self, weight: Floats, dimensions: int) -> Floats:
@@ -349,5 +346,4 @@ class Balancer:
 
 
 def _check_errors(reply: Reply) -> str | None:
-    assert reply.vector is not None
-    return "its errors or counts are negative" if reply.vector.min(initial=0) < 0 else None
+    return "its errors or counts are negative" if reply.numbers.min(initial=0) < 0 else None

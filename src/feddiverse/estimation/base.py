@@ -71,8 +71,7 @@ class Oracle(Estimator):
         question = TrueMatrix(self.seed, round, self.shape[1], remember=self.remembered)
         length = math.prod(self.shape)
         for reply in answers(question, clients, ask, length=length):
-            assert reply.vector is not None
-            matrix = reply.vector.astype(np.float64).reshape(self.shape)
+            matrix = reply.numbers.astype(np.float64).reshape(self.shape)
             self.matrices[reply.client] = matrix
             found[reply.client] = triplet(matrix)
         return found
@@ -91,7 +90,6 @@ class ClassCounts(Estimator):
         self.matrices = self.matrices or {}
         found = {}
         for reply in answers(LabelCounts(self.seed, round), clients, ask, length=self.num_classes):
-            assert reply.vector is not None
-            self.matrices[reply.client] = reply.vector.astype(np.float64)[:, None]
+            self.matrices[reply.client] = reply.numbers.astype(np.float64)[:, None]
             found[reply.client] = triplet(self.matrices[reply.client])
         return found

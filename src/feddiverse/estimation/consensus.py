@@ -221,17 +221,15 @@ class Consensus(Estimator):
 
         def check(reply: Reply) -> str | None:
             told = self._counts.get(reply.client) if reply.client in clients else None
-            assert reply.vector is not None
             if reply.members:
-                return total_problem(reply, reply.vector.astype(np.float64))
-            return None if told is None else self._refuse(reply, histogram_problem(reply.vector, told))
+                return total_problem(reply, reply.numbers.astype(np.float64))
+            return None if told is None else self._refuse(reply, histogram_problem(reply.numbers, told))
 
         for reply in answers(task, clients, ask, length=counts.size, check=check):
-            assert reply.vector is not None
-            counts += reply.vector
+            counts += reply.numbers
             if reply.client in clients and task.bins >= FINE:
-                places = np.flatnonzero(reply.vector)  # no more than it has samples
-                self._histograms[reply.client] = places, reply.vector[places].astype(np.float64)
+                places = np.flatnonzero(reply.numbers)  # no more than it has samples
+                self._histograms[reply.client] = places, reply.numbers[places].astype(np.float64)
         counts = counts.reshape(self.num_classes, -1)
         points = grid(task)
         filled = counts.sum(axis=0) > 0

@@ -170,13 +170,12 @@ def trusted_scatter(
         lengths: dict[int, float] = {}  # client → mean squared length of its features
         counts: dict[int, Floats] = {}
         for reply in replies:
-            assert reply.vector is not None
-            size = reply.vector.size
+            size = reply.numbers.size
             if size not in spools:
                 spools[size], senders[size] = opened.enter_context(Spool(size)), []
-            spools[size].append(reply.vector)
+            spools[size].append(reply.numbers)
             senders[size].append(reply.client)
-            part = Scatter.unpack(reply.vector.astype(np.float64), num_classes)
+            part = Scatter.unpack(reply.numbers.astype(np.float64), num_classes)
             counts[reply.client] = part.counts
             lengths[reply.client] = float(np.trace(part.within + part.products) / max(1.0, part.counts.sum()))
         if not spools:

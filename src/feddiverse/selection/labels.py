@@ -36,8 +36,7 @@ class LabelSelector(Selector):
         new = {i: size for i, size in clients.items() if i not in self._counts}
         if new:
             for reply in answers(self.question(round), new, ask, length=self.num_classes):
-                assert reply.vector is not None
-                self._counts[reply.client] = reply.vector.astype(np.float64).tolist()
+                self._counts[reply.client] = reply.numbers.astype(np.float64).tolist()
         ids = sorted_ids(clients)
         silent = np.array([i not in self._counts for i in ids.tolist()], bool)
         known = ids[~silent]

@@ -49,7 +49,7 @@ class Aggregator:
         total = np.zeros(theta.size)
         weight, weigh = 0.0, WEIGHTINGS[self.weighting]
         for reply in replies:
-            w, vector = weigh(reply), _weights(reply)
+            w, vector = weigh(reply), reply.numbers
             total += vector if w == 1 else np.multiply(vector, w, dtype=np.float64)
             weight += w
         if not weight:
@@ -68,12 +68,6 @@ class Aggregator:
 
     def restore(self, state: Plain) -> None:
         """Take back what `state` gave."""
-
-
-def _weights(reply: Reply) -> Vector:
-    if reply.vector is None:
-        raise ValueError(f"the reply of client {reply.client} has no weights")
-    return reply.vector
 
 
 class FedAvg(Aggregator):
@@ -126,7 +120,7 @@ class FedNova(FedAvgM):
             w, length = weigh(reply), effective_steps(int(reply.metrics["steps"]), self._local_momentum)
             if not length:  # a client without data took no step: there is nothing to normalise
                 continue
-            total += (w / length) * np.subtract(_weights(reply), theta, dtype=np.float64)
+            total += (w / length) * np.subtract(reply.numbers, theta, dtype=np.float64)
             weight += w
             walked += w * length
         return total * (walked / weight**2) if weight else None

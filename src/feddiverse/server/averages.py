@@ -49,8 +49,7 @@ class Average:
 
     def _measured(self, theta: Vector, replies: Iterable[Reply]) -> Iterator[Reply]:
         for reply in replies:
-            assert reply.vector is not None
-            self.lengths[reply.client] = length(reply.vector, theta)
+            self.lengths[reply.client] = length(reply.numbers, theta)
             yield reply
 
     def warnings(self) -> list[str]:
@@ -102,8 +101,7 @@ class ClippedMean(Average):
         size = self.lengths[reply.client]
         if size <= limit:
             return reply
-        assert reply.vector is not None
-        update = np.subtract(reply.vector, theta, dtype=np.float64)
+        update = np.subtract(reply.numbers, theta, dtype=np.float64)
         update *= limit / size
         update += theta
         return replace(reply, vector=update.astype(np.float32))
@@ -191,8 +189,7 @@ def spooled(replies: Iterable[Reply], spool: Spool) -> list[Reply]:
     """The replies without their vectors, which are in the spool."""
     kept = []
     for reply in replies:
-        assert reply.vector is not None
-        spool.append(reply.vector)
+        spool.append(reply.numbers)
         kept.append(replace(reply, vector=None))
     return kept
 

@@ -145,8 +145,7 @@ def of_test_set(evaluate: "TestSet | Evaluation | None", attributes_known: bool)
 
 
 def _table(reply: Reply) -> NDArray[np.float64]:
-    assert reply.vector is not None
-    return reply.vector.astype(np.float64)
+    return reply.numbers.astype(np.float64)
 
 
 def _check(num_classes: int, reply: Reply) -> str | None:

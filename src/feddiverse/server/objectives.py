@@ -69,8 +69,7 @@ class FedDyn(Objective):
         return replace(task, prox_mu=pull, memories=shifts)
 
     def remembered(self, theta: Vector, reply: Reply) -> Vector | None:
-        assert reply.vector is not None
-        update = reply.vector - theta
+        update = reply.numbers - theta
         before = self.memories.get(reply.client)
         return update if before is None else before + update
 
