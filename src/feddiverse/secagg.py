@@ -12,6 +12,7 @@ not used: it seeds a Mersenne twister with 32 bits, which a server can try out.
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,16 +41,11 @@ class Broken(Exception):
 
 def check_installed() -> None:
     """Say what to install where the libraries are missing."""
-    try:
-        import Crypto
-        import cryptography  # noqa: F401
-
-        _ = Crypto
-    except ImportError as error:
+    if missing := [name for name in ("cryptography", "Crypto") if find_spec(name) is None]:
         raise UserError(
-            f"Secure sums need two libraries more ({error}): pip install cryptography pycryptodome, or"
+            f"Secure sums need two libraries more (there is no {missing[0]}): pip install cryptography pycryptodome, or"
             f" {how_to_install('privacy')}."
-        ) from error
+        )
 
 
 def encode(values: NDArray[np.floating], bits: int, num_members: int) -> Words:

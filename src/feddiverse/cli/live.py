@@ -2,7 +2,6 @@
 
 import shlex
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.markup import escape
@@ -33,9 +32,7 @@ class Live:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def show(self, record: dict[str, Any]) -> None:

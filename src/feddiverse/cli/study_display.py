@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Container
-from types import TracebackType
 from typing import Any
 
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -79,9 +78,7 @@ class Display:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._progress.stop()
         if kind is KeyboardInterrupt:
             err.say("Interrupted. Give the same command again to go on.")

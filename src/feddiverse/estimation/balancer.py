@@ -29,6 +29,7 @@ from feddiverse.estimation.balance import (
     worst_and_mean,
 )
 from feddiverse.estimation.base import Estimator
+from feddiverse.estimation.consensus import Consensus
 from feddiverse.messages import Ask, GroupSums, HeadErrors, Plain, Reply, Vector
 from feddiverse.server.replies import answers
 
@@ -235,8 +236,8 @@ class Balancer:
             estimator = copy.deepcopy(self._blank)
             found = estimator.estimate(round, clients, ask_about(theta))
             matrices = {client: matrix for client, matrix in (estimator.matrices or {}).items() if client in found}
-            if reading := getattr(estimator, "reading", None):
-                fields = {"reading_dimensions": getattr(estimator, "dimensions"), **reading}  # noqa: B009
+            if isinstance(estimator, Consensus) and estimator.reading:
+                fields = {"reading_dimensions": estimator.dimensions, **estimator.reading}
         matrices = {client: matrices[client] for client in sorted(matrices) if client in clients}
         if not matrices:
             raise CannotBalance("No client could be asked for its groups: the head stays as it was trained.")

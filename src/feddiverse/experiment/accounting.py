@@ -6,6 +6,7 @@ is told no more.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from feddiverse.errors import UserError, how_to_install
@@ -22,8 +23,6 @@ ORDERS = [1 + 10 ** (power / 20) for power in range(-80, 101)]
 
 def check_installed() -> None:
     """Say what to install where the accountant is missing."""
-    from importlib.util import find_spec
-
     if find_spec("opacus") is None:
         raise UserError(
             f"privacy_noise needs opacus, whose accountant tells ε: pip install opacus, or {how_to_install('privacy')}."

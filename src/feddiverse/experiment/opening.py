@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from feddiverse import registry, secagg
 from feddiverse.data import open_federation
@@ -120,28 +120,22 @@ class Opened:
         )
 
     def selector(self) -> Selector:
-        made: Selector = self._part("selector")
-        return limited(made, self.config.coverage)
+        return limited(self._part("selector"), self.config.coverage)
 
     def aggregator(self) -> Aggregator:
-        made: Aggregator = self._part("aggregator")
-        return made
+        return cast(Aggregator, self._part("aggregator"))
 
     def average(self) -> Average:
-        made: Average = self._part("average")
-        return made
+        return cast(Average, self._part("average"))
 
     def objective(self) -> Objective:
-        made: Objective = self._part("objective")
-        return made
+        return cast(Objective, self._part("objective"))
 
     def estimator(self, name: str = "") -> Estimator:
         """The config's estimator, or another one by name."""
-        if not name or name == self.config.estimator:
-            made: Estimator = self._part("estimator")
-            return made
-        other: Estimator = registry.make(registry.ESTIMATOR, name, self.settings)
-        return other
+        own = not name or name == self.config.estimator
+        made = self._part("estimator") if own else registry.make(registry.ESTIMATOR, name, self.settings)
+        return cast(Estimator, made)
 
     def balancer(self) -> Balancer | None:
         """What makes hidden groups count equally, where the config asks for it. It reads with θ₀."""

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -194,9 +193,7 @@ class RunDirectory:
     def __enter__(self) -> "RunDirectory":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -208,16 +205,8 @@ class RunDirectory:
 
     def abandon(self) -> None:
         """Leave no trace of a run that could not even start."""
-        made = (
-            "config.toml",
-            "environment.json",
-            "federation.json",
-            "model.json",
-            "triplets.json",
-            "rounds.jsonl",
-            ".lock",
-        )
-        for name in made:
+        described = ("environment.json", "federation.json", "model.json", "triplets.json")
+        for name in ("config.toml", *described, "rounds.jsonl", files.LOCK):
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
         with contextlib.suppress(OSError):
