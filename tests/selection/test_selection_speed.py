@@ -1,11 +1,6 @@
 """1,000 of 1,000,000 clients are chosen in far less time than the rule as written takes."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.selection import feddiverse
 
