@@ -90,7 +90,7 @@ $(VENV)/run.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
 	@touch $@
 
 $(VENV)/dev.stamp: $(BUILT_FROM) $(VENV)/torch.stamp
-	$(PIP) --editable '.[dev,flower,hub,privacy,tensorboard,mlflow]'
+	$(PIP) --editable '.[dev,flower,hub,privacy,tensorboard,mlflow,wandb]'
 	@touch $@ $(VENV)/run.stamp
 
 # The report is tested in a real browser where one is or can be installed; elsewhere that test is skipped.

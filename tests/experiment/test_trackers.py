@@ -1,5 +1,7 @@
-"""TensorBoard and MLflow get every round, read back by their own readers."""
+"""TensorBoard, MLflow and Weights & Biases get every round, read back by their own readers."""
 
+import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,48 @@ def test_a_run_that_goes_on_stays_one_run_of_mlflow(run: Path, monkeypatch: pyte
     history = client.get_metric_history(found.info.run_id, "train_loss")
     assert [m.step for m in history] == [1, 2, 3]
     assert all(m.timestamp > 1_600_000_000_000 for m in history)  # milliseconds: not of 1970
+
+
+@pytest.mark.slow  # importing wandb and starting its service take seconds
+@pytest.mark.filterwarnings("ignore")  # its own
+def test_wandb_keeps_every_round_offline_also_of_a_run_that_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(run / "cache"))
+    monkeypatch.setenv("WANDB_MODE", "online")  # whatever it says, nothing is sent
+    track = trackers.tracker("wandb", run)
+    for t in (1, 2, 3):
+        track(record(t))
+    (file,) = (run / "wandb").glob("offline-run-*/*.wandb")
+    history = read_wandb(file)
+    assert [(row["_step"], row["train_loss"]) for row in history] == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+    assert history[-1]["group_accuracy/class0_attribute1"] == 0.9
+
+    (run / "rounds.jsonl").write_text("".join(json.dumps(record(t)) + "\n" for t in (1, 2)))
+    second_sitting = trackers.tracker("wandb", run)
+    for t in (2, 3):
+        second_sitting(record(t))
+    latest = (run / "wandb" / "latest-run").resolve()
+    (file,) = latest.glob("*.wandb")
+    assert [row["_step"] for row in read_wandb(file)] == [1, 2, 3]
+
+
+def read_wandb(file: Path) -> list[dict[str, Any]]:
+    """The history in an offline file, once the process that writes it has come to its end."""
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    deadline = time.monotonic() + 60
+    while True:
+        store, lines = DataStore(), []
+        store.open_for_scan(str(file))
+        while (data := store.scan_data()) is not None:
+            lines.append(Record.FromString(data))
+        if lines and lines[-1].WhichOneof("record_type") == "exit":
+            break
+        assert time.monotonic() < deadline, "the run was never finished"
+        time.sleep(0.05)
+    items = [line.history.item for line in lines if line.WhichOneof("record_type") == "history"]
+    return [{item.key or item.nested_key[0]: json.loads(item.value_json) for item in row} for row in items]
 
 
 def test_a_missing_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ def run(
         False, "--tensorboard", help="Also write TensorBoard files into the run directory."
     ),
     mlflow: bool = typer.Option(False, "--mlflow", help="Also log to MLflow."),
+    wandb: bool = typer.Option(False, "--wandb", help="Also write Weights & Biases files into the run directory."),
 ) -> None:
     """Train one federation and write a run directory. All keys for --set are listed in docs/running.md."""
     given = options.given(
@@ -74,7 +75,7 @@ def run(
     from feddiverse.cli.live import Live
     from feddiverse.experiment.train import carry_out
 
-    watchers = _trackers(directory, tensorboard=tensorboard, mlflow=mlflow)
+    watchers = _trackers(directory, tensorboard=tensorboard, mlflow=mlflow, wandb=wandb)
     with Live(settings, directory) as live:
 
         def on_round(record: dict[str, Any]) -> None:
@@ -122,7 +123,7 @@ def _settings(
 
 
 def _trackers(directory: Path, **wanted: bool) -> list[Any]:
-    """Callbacks that send each round to TensorBoard or MLflow, for those wanted."""
+    """Callbacks that send each round to the trackers that are wanted."""
     if not any(wanted.values()):
         return []
     from feddiverse.experiment.trackers import tracker

@@ -37,6 +37,7 @@ def study(
     ),
     tensorboard: bool = typer.Option(False, help="Also write TensorBoard files into each run directory."),
     mlflow: bool = typer.Option(False, help="Also log every run to MLflow."),
+    wandb: bool = typer.Option(False, help="Also write Weights & Biases files into each run directory."),
 ) -> None:
     """Run a grid of runs and show its table."""
     if not name:
@@ -48,7 +49,7 @@ def study(
     make(
         planned, out or Path("studies") / _default_name(planned.name, name, preset, source), reuse=reuse,
         workers=workers, device=device, dry_run=dry_run, as_json=json_, pictures=pictures,
-        tensorboard=tensorboard, mlflow=mlflow, retries=retries, worker_timeout=worker_timeout,
+        tensorboard=tensorboard, mlflow=mlflow, wandb=wandb, retries=retries, worker_timeout=worker_timeout,
     )  # fmt: skip
 
 

@@ -38,7 +38,12 @@ def how_long(study: Study, directory: StudyDirectory, workers: int, left: float 
     if left is None:
         left = factor * sum(wall_seconds(run.config, workers) for run in study.runs if not directory.is_done(run))
     measured = "corrected by the runs done here" if factor != 1 else "a rough guess until the first run is done"
-    return f"{len(study.runs)} runs in {directory.path}, about {duration(left)} left on {workers} workers ({measured})."
+    runs, on = _count(len(study.runs), "run"), _count(workers, "worker")
+    return f"{runs} in {directory.path}, about {duration(left)} left on {on} ({measured})."
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

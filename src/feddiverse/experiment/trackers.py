@@ -1,5 +1,7 @@
-"""Trackers people already use, fed with each round's record: TensorBoard event files, MLflow's local file store."""
+"""Trackers people already use, fed with each round's record: TensorBoard event files, MLflow's local file store,
+Weights & Biases' offline runs."""
 
+import json
 import math
 import os
 import time
@@ -16,7 +18,7 @@ Track = Callable[[dict[str, Any]], None]
 
 def tracker(kind: str, directory: Path) -> Track:
     """A function to call with each round's record of the run in `directory`."""
-    return {"tensorboard": _tensorboard, "mlflow": _mlflow}[kind](directory)
+    return {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}[kind](directory)
 
 
 def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -99,5 +101,43 @@ def _mlflow(directory: Path) -> Track:
         state["client"].log_batch(state["run_id"], metrics=metrics)
         if record["round"] == state["rounds"]:
             state["client"].set_terminated(state["run_id"])
+
+    return track
+
+
+def _wandb(directory: Path) -> Track:
+    """An offline run of Weights & Biases, named as the run directory, in its folder `wandb/`; `wandb sync` sends it.
+
+    Offline there is no going on with a run: one that was interrupted gets a second file, with all its rounds.
+    """
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # a run reports to nobody but its owner
+    wandb = _require("wandb", "wandb")
+    state: dict[str, Any] = {}
+
+    def begin(first: int) -> None:
+        config = tomllib.loads((directory / "config.toml").read_text("utf-8"))
+        settings = wandb.Settings(
+            silent=True, console="off", disable_git=True, disable_code=True, x_disable_stats=True,
+            x_disable_meta=True, x_save_requirements=False,
+        )  # fmt: skip
+        run = wandb.init(
+            project="feddiverse", name=directory.name, dir=directory, config=config, mode="offline",
+            reinit="create_new", settings=settings,
+        )  # fmt: skip
+        state.update(run=run, rounds=config["rounds"])
+        if first > 1:
+            for line in (directory / "rounds.jsonl").read_text("utf-8").splitlines():
+                if (earlier := json.loads(line))["round"] < first:
+                    log(earlier)
+
+    def log(record: dict[str, Any]) -> None:
+        state["run"].log(dict(scalars(record)), step=record["round"], commit=True)
+
+    def track(record: dict[str, Any]) -> None:
+        if not state:
+            begin(record["round"])
+        log(record)
+        if record["round"] == state["rounds"]:
+            state["run"].finish()
 
     return track
