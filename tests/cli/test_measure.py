@@ -118,7 +118,12 @@ def test_without_attributes_only_the_class_part_is_known(tmp_path: Path) -> None
     ]
     shown = call("measure", str(path), "--client", "hospital")
     assert "unknown" in shown
-    assert f"feddiverse discover {path}" in shown
+    assert f"feddiverse discover {path} --client hospital\n" in shown  # as this table is read
+    path.write_text("age,label,hospital\n7,ill,north\n8,well,south\n")
+    shown = call("measure", str(path), "--client", "hospital")
+    assert f"feddiverse discover {path} --client hospital --features COLUMN,…" in shown
+    path.write_text("rows,label,hospital\n7,ill,north\n8,well,south\n")
+    assert "discover" not in call("measure", str(path), "--client", "hospital", "--count", "rows")  # sums of samples
 
 
 def test_a_figure_is_drawn_beside_what_is_printed(tmp_path: Path) -> None:

@@ -113,6 +113,33 @@ def make_study(
     return path
 
 
+def hide_attributes(study: Path) -> Path:
+    """The study as if nobody knew the attributes: its groups become estimated ones, classes are what is known."""
+    for run in sorted((study / "runs").iterdir()):
+        federation = json.loads((run / "federation.json").read_text())
+        counts = np.sum(federation["counts"], axis=2, keepdims=True).tolist()
+        _write(run / "federation.json", {**federation, "counts": counts, "attribute_names": [],
+                                         "attributes_known": False})  # fmt: skip
+        result = json.loads((run / "result.json").read_text())
+        if "rebalanced" in result:
+            result["rebalanced"] = _unlabelled(result["rebalanced"])
+        _write(run / "result.json", _unlabelled(result))
+        records = [_unlabelled(json.loads(line)) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        (run / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return study
+
+
+def _unlabelled(record: dict[str, Any]) -> dict[str, Any]:
+    worst, groups = record["worst_group_accuracy"], record["groups"]
+    classes = groups and [
+        {"class": y, "attribute": 0, "correct": right, "count": 1400, "accuracy": right / 1400}
+        for y in (0, 1) for right in [sum(group["correct"] for group in groups if group["class"] == y)]
+    ]  # fmt: skip
+    return {**record, "worst_group_accuracy": None, "groups": classes,
+            "worst_class_accuracy": classes and min(each["accuracy"] for each in classes),
+            "worst_estimated_group_accuracy": worst, "estimated_groups": groups}  # fmt: skip
+
+
 def _by_id(triplets: Any) -> dict[str, list[float]]:
     return {str(k): row.tolist() for k, row in enumerate(triplets)}
 

@@ -3,10 +3,11 @@ nothing is logged as an error, nothing is fetched."""
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import make_study
+from made_runs import hide_attributes, make_study
 
 from feddiverse.report import page
 from feddiverse.report.results import load
@@ -143,6 +144,7 @@ def test_plots_tell_their_values_to_pointer_and_keyboard(browser: Any) -> None:
     right, down = browser.execute_script(place, plot, x, y)
     ActionChains(browser).move_to_element_with_offset(plot, round(right), round(down)).perform()
     tip = browser.find_element("id", "tip")
+    wait_for(browser, "return !document.getElementById('tip').hidden")
     assert (tip.is_displayed(), tip.text) == (True, text)
     plot.send_keys(Keys.ARROW_RIGHT)
     assert tip.text == browser.execute_script("return JSON.parse(arguments[0].dataset.points)[0][2]", plot)
@@ -172,6 +174,34 @@ def test_it_fits_and_follows_the_scheme(browser: Any, width: int, scheme: str) -
     assert min(size for *_, size in plots) >= 9  # pixels of text
     paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 22, 28)"}[scheme]
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_commands_break_between_words_and_unknown_values_cover_nothing(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    accuracies = {("Uniform random", "digits-gsc"): [0.1, 0.2, 0.3], ("FedDiverse", "digits-gsc"): [0.2, 0.3, 0.4]}
+    study = hide_attributes(make_study(tmp_path / "study", accuracies))
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    )
+    browser.get(page.write(load(study), tmp_path / "report.html").as_uri())
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    gaps = browser.execute_script(
+        """return [...document.querySelectorAll('.verdict dd')].map(dd => {
+             const text = document.createRange();
+             text.selectNodeContents(dd.querySelector('.value-of'));
+             return dd.querySelector('.track').getBoundingClientRect().left - text.getBoundingClientRect().right
+           })"""
+    )
+    assert len(gaps) == 6
+    assert min(gaps) > 0  # "unknown" ends before the scale begins
+    heights = browser.execute_script(
+        """return [...document.querySelectorAll('.steps code span')].map(word =>
+             word.getBoundingClientRect().height / parseFloat(getComputedStyle(word).fontSize))"""
+    )
+    assert len(heights) > 5
+    assert max(heights) < 2  # every word on one line
 
 
 def test_nothing_is_wrong_and_nothing_is_fetched(browser: Any) -> None:

@@ -44,9 +44,9 @@ class Live:
             self._worst = worst_in_words(record) + self._which(record)
         first = len(self._seconds) == 1  # a log should not be silent until the first evaluation
         if first and not err.is_terminal:
-            config = self._config
+            config, federation = self._config, self._config.federation.removeprefix("table:")
             err.say(
-                f"{config.federation} with {config.selector} selection, {config.rounds} rounds, evaluated every "
+                f"{federation} with {config.selector} selection, {config.rounds} rounds, evaluated every "
                 f"{config.evaluate_every}; all of it goes to {self._directory}",
                 whole=True,
             )

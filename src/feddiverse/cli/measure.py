@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from os.path import isfile  # unlike Path.is_file, it bears texts too long for a file name
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -34,6 +35,7 @@ class Measured:
     targets: dict[str, float]
     has_attributes: bool = True
     groups: tuple[Sequence[str], Sequence[str]] = ((), ())  # names of classes and attributes
+    discover: str = ""  # the command that finds what clients differ in, where nobody knows
 
     @property
     def distance(self) -> float:
@@ -116,6 +118,7 @@ def _measure(name: str, columns: dict[str, str], seed: int) -> Measured:
     targets: Mapping[str, float] = {}
     has_attributes = True
     groups: tuple[Sequence[str], Sequence[str]] = ([], [])
+    discover = ""
     if is_csv:
         from feddiverse.data.table import Columns, path_of, tally
 
@@ -124,10 +127,18 @@ def _measure(name: str, columns: dict[str, str], seed: int) -> Measured:
         found = tally(path, Columns.of(named, columns.get("features", "")), columns.get("count"))
         counts, clients, has_attributes = found.counts, found.clients, bool(found.attributes)
         groups = found.classes, found.attributes
+        if not has_attributes and "count" not in columns:  # which needs samples, not sums
+            numbers = {} if found.has_pictures or "features" in columns else {"features": "COLUMN,…"}
+            options = [word for option, given in (columns | numbers).items() for word in (f"--{option}", given)]
+            discover = " ".join(["feddiverse", "discover", *(quote(word) for word in (name, *options))]).replace(
+                "'COLUMN,…'", "COLUMN,…"
+            )
     else:
         split = split_of(target, seed)
         counts, clients, targets = split.counts, list(range(len(split.counts))), split.targets
-    return Measured(name, counts, clients, six_metrics(counts, clients), dict(targets), has_attributes, groups)
+    return Measured(
+        name, counts, clients, six_metrics(counts, clients), dict(targets), has_attributes, groups, discover
+    )
 
 
 def _check_plot(path: Path) -> None:
@@ -171,11 +182,8 @@ def _print(measured: list[Measured]) -> None:
     out.say(f"Scales from 0 (even) to 1: ● this federation, │ iid and the paper’s seven. {verdict.nearest}")
     for sentence in verdict.helped:
         out.say(sentence)
-    if not m.has_attributes:
-        out.say(
-            f"There are no attributes here; to find out what the clients differ in: feddiverse discover {m.name}",
-            whole=True,
-        )
+    if m.discover:
+        out.say(f"There are no attributes here; to find out what the clients differ in: {m.discover}", whole=True)
     if m.targets:
         out.say(f"Designed: every metric is within {m.distance:.4f} of its target.")
     runs = _alike(m)

@@ -372,6 +372,7 @@ class Tally:
     clients: list[str]
     classes: list[str]
     attributes: list[str]
+    has_pictures: bool = True
 
 
 def tally(path: Path, columns: Columns | None = None, count: str | None = None) -> Tally:
@@ -400,7 +401,7 @@ def tally(path: Path, columns: Columns | None = None, count: str | None = None) 
         raise UserError(f"{path} has a header but no training rows: nothing to measure.")
     if cells.total() > MAX_COUNT:
         raise UserError(f"The counts of {path} add up to {cells.total()}: at most {MAX_COUNT} samples can be measured.")
-    return _tally(path, cells)
+    return replace(_tally(path, cells), has_pictures=columns.image in header)
 
 
 def _tally(path: Path, cells: Counter[tuple[str, str, str]]) -> Tally:

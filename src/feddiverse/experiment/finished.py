@@ -135,7 +135,11 @@ class Run:
 
         def estimated(record: dict[str, Any]) -> dict[str, Any]:
             worst, groups = record.get("worst_estimated_group_accuracy"), record.get("estimated_groups")
-            return {**record, "worst_group_accuracy": worst, "groups": groups, "rebalanced": None}
+            rebalanced = record.get("rebalanced")
+            return {
+                **record, "worst_group_accuracy": worst, "groups": groups,
+                "rebalanced": rebalanced and estimated(rebalanced),
+            }  # fmt: skip
 
         names = [f"a{value}" for value in range(1 + max(group["attribute"] for group in found))]
         return replace(

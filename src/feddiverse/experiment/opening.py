@@ -115,7 +115,7 @@ class Opened:
         if self.federation.attributes_known:
             return ""
         return (
-            f"The attributes of {self.federation.name} are unknown: estimators assume"
+            f"The attributes of {self.federation.name.removeprefix('table:')} are unknown: estimators assume"
             f" {self.settings['num_attributes']} values (another number: num_attributes)."
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from feddiverse.experiment.config import Config
 from feddiverse.experiment.finished import Run
 from feddiverse.report.answer import comparisons, has_learnt
 from feddiverse.report.reproduce import command
@@ -125,8 +126,7 @@ def _rising(results: Results, column: str, ranked: list[Summary]) -> Iterator[St
 def _estimates(results: Results, column: str, ranked: list[Summary]) -> Iterator[Step]:
     run = _first(results, ranked[0])
     if not run.attributes_known:
-        name = run.config.federation.removeprefix("table:")
-        yield Step("Nobody wrote down what clients differ in. Look:", shlex.join(["feddiverse", "discover", name]))
+        yield Step("Nobody wrote down what clients differ in. Look:", _discover(run.config))
         return
     estimating = [s for s in ranked if _first(results, s).triplets]
     if any(_first(results, s).config.estimator == "consensus" for s in estimating):
@@ -139,6 +139,16 @@ def _estimates(results: Results, column: str, ranked: list[Summary]) -> Iterator
             better = command(replace(runs[0].config, estimator="consensus"))
             yield Step(f"{s.row} read the attribute of {100 * share:.0f} % of samples right: try consensus.", better)
             return
+
+
+def _discover(config: Config) -> str:
+    """With all that says how the table is read."""
+    usual = Config(config.federation)  # numbers are compared as they are, without a model
+    words = ["feddiverse", "discover", config.federation.removeprefix("table:")]
+    for key in ("columns", "features", "data_dir", *(() if config.features else ("image_size", "model"))):
+        if (value := getattr(config, key)) != getattr(usual, key):
+            words += ["--set", f"{key}={value}"]
+    return shlex.join(words)
 
 
 def _coverage(results: Results, column: str, ranked: list[Summary]) -> Iterator[Step]:

@@ -7,24 +7,33 @@ from math import sqrt
 from feddiverse.experiment import estimating
 from feddiverse.experiment.finished import Run
 from feddiverse.report.results import Results, Summary
-from feddiverse.report.statistics import FEWEST_SEEDS, Difference, in_points, signed, spread
-from feddiverse.report.tables import percent
+from feddiverse.report.statistics import (
+    FEWEST_SEEDS,
+    Difference,
+    in_points,
+    paired_difference,
+    percent,
+    signed,
+    spread,
+)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`headline`: what was shown; `certainty`: what it rests on; `speed`: rounds saved; `head`: rebalancing."""
+    """`headline`: what was shown; `certainty`: what it rests on; `speed`: rounds saved; `head`: rebalancing;
+    `hidden`: the worst of groups that nobody labelled."""
 
     column: str
     headline: str
     certainty: str
     speed: str = ""
     head: str = ""
+    hidden: str = ""
 
     @property
     def sentence(self) -> str:
         """All of it in one line, for a terminal."""
-        return " ".join(part for part in (self.headline, self.certainty, self.speed, self.head) if part)
+        return " ".join(part for part in (self.headline, self.certainty, self.speed, self.head, self.hidden) if part)
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,8 @@ def answers(results: Results) -> list[Answer]:
 
 
 def _answer(results: Results, column: str, ranked: list[Summary]) -> Answer:
-    best, say = ranked[0], partial(Answer, column, head=_head(results, column, ranked))
+    best = ranked[0]
+    say = partial(Answer, column, head=_head(results, column, ranked), hidden=_hidden(results, column, ranked))
     whole = [s.row for s in ranked if not results.seeds_if_fewer(s)]
     levels = _levels(results, ranked)
     if not any(has_learnt(results, s.row, column) for s in ranked):
@@ -205,7 +215,39 @@ def _head(results: Results, column: str, ranked: list[Summary]) -> str:
         for s, d in found
         if d is not None
     ]
-    return f"Rebalancing the last layer: {'; '.join(each)}." if each else ""
+    of = ", worst class" if any(run.yardstick == "class" for s in ranked for run in _runs(results, s)) else ""
+    return f"Rebalancing the last layer{of}: {'; '.join(each)}." if each else ""
+
+
+def _runs(results: Results, summary: Summary) -> list[Run]:
+    return list(results.at(summary.row, summary.column).values())
+
+
+def _hidden(results: Results, column: str, ranked: list[Summary]) -> str:
+    """The worst of the groups that nobody labelled, as estimated: each method's, and the highest against its baseline.
+
+    Of a run whose last layer was solved anew, that of the model which predicts.
+    """
+    trained: dict[str, dict[int, float]] = {}
+    used: dict[str, dict[int, float]] = {}
+    for s in ranked:
+        found = {seed: run.by_estimate for seed, run in results.at(s.row, column).items()}
+        runs = {seed: run for seed, run in found.items() if run is not None}
+        if not runs or len(runs) < len(found):
+            return ""
+        trained[s.row] = {seed: run.worst_accuracy for seed, run in runs.items()}
+        used[s.row] = {seed: run.worst_rebalanced or run.worst_accuracy for seed, run in runs.items()}
+    means = {row: spread(list(values.values())).mean for row, values in used.items()}
+    order = sorted(means, key=lambda row: -means[row])
+    solved = {row: " (rebalanced)" if used[row] != trained[row] else "" for row in order}
+    each = ", ".join(f"{row}{solved[row]} {100 * means[row]:.1f} %" for row in order)
+    said = f"Worst estimated group (nobody labelled them): {each}."
+    first, baseline = order[0], results.baselines.get(order[0])
+    difference = paired_difference(used[first], trained[baseline]) if baseline in trained else None
+    if difference is None or first == baseline:
+        return said
+    noise = "" if difference.is_sure or difference.n < FEWEST_SEEDS else " Within the noise."
+    return f"{said} {first}{solved[first]} against {baseline}: {in_points(difference)}.{noise}"
 
 
 def _nearest(results: Results, column: str) -> Answer:

@@ -7,7 +7,7 @@ from typing import Any
 from feddiverse.experiment.finished import Run
 from feddiverse.experiment.records import FEWEST
 from feddiverse.report.results import Results
-from feddiverse.report.statistics import DEVIATION_RULE, paired_difference, spread
+from feddiverse.report.statistics import DEVIATION_RULE, paired_difference, percent, points, spread
 from feddiverse.report.table import Cell, Table
 
 Number = Callable[[Mapping[str, Any]], float | None]
@@ -17,6 +17,7 @@ def estimated_tables(results: Results) -> list[Table]:
     """At most one: a line a method, a column for each number that some run has."""
     columns: dict[str, Number] = {
         "Worst estimated group": lambda result: result.get("worst_estimated_group_accuracy"),
+        "The same, rebalanced": lambda result: (result.get("rebalanced") or {}).get("worst_estimated_group_accuracy"),
         "Held out: accuracy": lambda result: _held_out(result, "accuracy"),
         "Held out: worst class": lambda result: _held_out(result, "worst_class_accuracy"),
         "Held out: worst estimated group": lambda result: _held_out(result, "worst_estimated_group_accuracy"),
@@ -26,6 +27,7 @@ def estimated_tables(results: Results) -> list[Table]:
     if not told:
         return []
     several = len(results.columns) > 1
+    held_out = any(_worst_client([run]) for run in results.all_runs)
     rows = []
     for row, column in results.summaries:
         runs = results.at(row, column)
@@ -35,11 +37,11 @@ def estimated_tables(results: Results) -> list[Table]:
         baseline = results.baselines.get(row)
         others = results.at(baseline, column) if baseline and baseline != row else {}
         line += [_difference(runs, others, next(iter(told.values())))]
-        line += [_worst_client(list(runs.values()))]
+        line += [Cell(_worst_client(list(runs.values())) or "–")] if held_out else []
         rows.append(tuple(line))
     heads = (
         "Method", *([results.column_head] if several else []), *told,
-        f"Difference ({next(iter(told)).lower()})", "Which client is worst",
+        f"Difference ({next(iter(told)).lower()})", *(["Which client is worst"] if held_out else []),
     )  # fmt: skip
     notes = (
         f"In percent, mean ± {DEVIATION_RULE}. Nobody labelled these groups: a class with an attribute value as the"
@@ -63,8 +65,7 @@ def _cell(runs: list[Run], number: Number) -> Cell:
     if not values:
         return Cell("–")
     found = spread(values)
-    text = f"{100 * found.mean:.2f}" if found.sd is None else f"{100 * found.mean:.2f} ± {100 * found.sd:.2f}"
-    return Cell(text, 100 * found.mean)
+    return Cell(percent(found), 100 * found.mean)
 
 
 def _difference(runs: Mapping[int, Run], others: Mapping[int, Run], number: Number) -> Cell:
@@ -75,12 +76,10 @@ def _difference(runs: Mapping[int, Run], others: Mapping[int, Run], number: Numb
     found = paired_difference(mine, theirs)
     if found is None:
         return Cell("–")
-    mean, *ends = (f"{100 * value:+.2f}".replace("-", "−") for value in (found.mean, found.low, found.high)
-                   if value is not None)  # fmt: skip
-    return Cell(f"{mean} [{', '.join(ends)}]" if ends else mean, 100 * found.mean)
+    return Cell(points(found), 100 * found.mean)
 
 
-def _worst_client(runs: list[Run]) -> Cell:
+def _worst_client(runs: list[Run]) -> str:
     """By name, the one that is worst for most seeds."""
     found = [run.result.get("held_out") or {} for run in runs]
     names = Counter(
@@ -88,4 +87,4 @@ def _worst_client(runs: list[Run]) -> Cell:
         for run, each in zip(runs, found, strict=True)
         if each.get("worst_client") is not None
     )
-    return Cell(names.most_common(1)[0][0] if names else "–")
+    return names.most_common(1)[0][0] if names else ""

@@ -252,11 +252,10 @@ def clients_table(run: Run, name: str, *, varies: bool) -> Table:
             Cell(_who([run.client_names[k] for k in tiles.clients[i]])),
             *(Cell(f"{n}", int(n), shade=float(n / tiles.matrices[i].sum())) for n in tiles.matrices[i].ravel()),
             *(Cell(f"{t:.3f}", float(t), bar=float(t)) for t in triplet(tiles.matrices[i])[:num_known]),
-            *[Cell("–")] * (3 - num_known),
         )
         for i in order[:MOST_KINDS]
     )
-    heads = ("Clients", "Who", *run.group_names, "CI", "AI", "SC")
+    heads = ("Clients", "Who", *run.group_names, *("CI", "AI", "SC")[:num_known])
     left_out = f" The {MOST_KINDS} most frequent of {len(order)} kinds." if len(order) > MOST_KINDS else ""
     which = f" The split differs from seed to seed; this is that of seed {run.seed}." if varies else ""
     what = "(class, attribute) that such a client has, and its triplet."

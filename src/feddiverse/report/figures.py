@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from feddiverse.experiment.finished import Floats, Run
 from feddiverse.experiment.truth import correlation
-from feddiverse.report.results import LEVELS, Results
+from feddiverse.report.results import Results
 from feddiverse.report.statistics import FEWEST_SEEDS
 from feddiverse.report.svg import DASHES, GRID, INK, MARKERS, MUTED, PALETTE, STYLE, Drawing, Mark, belongs
 
@@ -85,7 +85,7 @@ def accuracy_curves(results: Results, column: str) -> Drawing:
         for t, value, each in zip(rounds, mean, curves.T, strict=True):
             several = f" ({each.min():.1f} to {each.max():.1f})" if len(each) > 1 else ""
             drawing.marks.append(Mark(axes, t, value, f"{row}, round {t:.0f}: {value:.1f} %{several}", index))
-    for level in LEVELS:
+    for level in results.levels:
         axes.axhline(100 * level, color=MUTED, linewidth=0.6, linestyle=(0, (1, 3)))
     axes.set(xlabel="Round", ylabel=f"{results.measured} (%)")
     axes.set_ylim(bottom=max(0.0, lowest - 5), top=min(101.0, axes.get_ylim()[1]))

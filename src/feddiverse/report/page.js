@@ -48,6 +48,12 @@ for (const button of document.querySelectorAll(".toggle")) {
   });
 }
 
+// Commands break between words only, not after a hyphen.
+for (const code of document.querySelectorAll(".command code")) {
+  const words = code.textContent.split(" ").map((word) => Object.assign(document.createElement("span"), { textContent: word }));
+  code.replaceChildren(...words.flatMap((word, place) => (place ? [" ", word] : [word])));
+}
+
 // Commands are copied by the clipboard where a page may use it, else as of old.
 async function copy(text) {
   try {

@@ -20,6 +20,7 @@ from feddiverse.report import advice, federation, figures, reproduce, svg, table
 from feddiverse.report.answer import Answer, answers
 from feddiverse.report.discovery import Strip
 from feddiverse.report.results import Results
+from feddiverse.report.statistics import percent, points
 from feddiverse.report.svg import Drawing
 from feddiverse.report.table import Table
 from feddiverse.report.verdict import Verdict, judge
@@ -174,9 +175,11 @@ def _of_training(results: Results, column: str, rows: Rows, prefix: str) -> list
     alike = [each for each, groups in zip(estimated, same, strict=True) if len(groups) == 1]
     if alike:
         drawn.append(_groups(alike, f"{prefix}-estimated", "estimated group"))
-    rebalanced = [(i, row, runs) for i, row, runs in rows if all(run.rebalanced for run in runs)]
+    # Where nobody knows the groups, those that were read say more than classes.
+    shown, what = (alike, "estimated group") if alike else (rows, results.yardstick)
+    rebalanced = [(i, row, runs) for i, row, runs in shown if all(run.rebalanced for run in runs)]
     if rebalanced:
-        drawn.append(_heads(rebalanced, prefix))
+        drawn.append(_heads(rebalanced, prefix, what))
     if len(rows) > 1:
         drawn.append(
             Illustration(
@@ -185,7 +188,7 @@ def _of_training(results: Results, column: str, rows: Rows, prefix: str) -> list
                 (Panel(f"{prefix}-curves", figures.accuracy_curves(results, column)),),
                 "Mean over seeds; the band reaches from the lowest to the highest seed.",
                 f"Line chart of {results.measured.lower()} over rounds on {column}. At the end: "
-                + "; ".join(f"{s.row} {tables.percent(s.accuracy)} %" for s in results.ranked(column)),
+                + "; ".join(f"{s.row} {percent(s.accuracy)} %" for s in results.ranked(column)),
             )
         )
     compared = [(s.row, s.difference) for s in results.ranked(column) if s.difference is not None]
@@ -198,7 +201,7 @@ def _of_training(results: Results, column: str, rows: Rows, prefix: str) -> list
                 "Paired by seed: mean (dot), 95 % t interval (bar), each seed (tick). A bar that crosses zero shows "
                 "no difference.",
                 f"Differences to the baseline on {column}, in points: "
-                + "; ".join(f"{row} {tables.points(difference)}" for row, difference in compared),
+                + "; ".join(f"{row} {points(difference)}" for row, difference in compared),
             )
         )
     chosen = [(i, row, [run for run in runs if run.choices]) for i, row, runs in rows]
@@ -219,20 +222,24 @@ def _groups(rows: Rows, prefix: str, what: str) -> Illustration:
         f"{prefix}-groups",
         f"Accuracy of every {what}",
         tuple(Panel(f"{prefix}-groups-{i}", figures.group_curves(row, runs, i), i) for i, row, runs in rows),
-        f"Over rounds, mean over seeds. Thick: the worst {what} at the end."
+        f"Over rounds, mean over seeds. Thick: the {what} whose mean is lowest at the end."
         + (" Diamond: the worst one with the last layer solved anew." if any(r.rebalanced for r in _all(rows)) else ""),
         f"Line charts of every {what}’s accuracy over rounds. At the end: {'; '.join(ends)}",
     )
 
 
-def _heads(rows: Rows, prefix: str) -> Illustration:
+def _heads(rows: Rows, prefix: str, what: str) -> Illustration:
+    unlabelled = {
+        "estimated group": " Nobody labelled these groups.",
+        "group": " No attribute label was used for that.",
+    }
     return Illustration(
         f"{prefix}-heads",
         "Trained and rebalanced last layer",
         tuple(Panel(f"{prefix}-heads-{i}", figures.heads(row, runs, i), i) for i, row, runs in rows),
-        "Accuracy of every group, mean over seeds: as trained (ring) and with the last layer solved anew, every hidden "
-        "group of equal weight (disc). The groups were estimated; nobody labelled them.",
-        "Every group’s accuracy with the trained and with the rebalanced last layer; worst group: "
+        f"Accuracy of every {what}, mean over seeds: as trained (ring) and with the last layer solved anew, every "
+        f"hidden group of equal weight (disc).{unlabelled.get(what, '')}",
+        f"Every {what}’s accuracy with the trained and with the rebalanced last layer; worst {what}: "
         + "; ".join(
             f"{row} {100 * np.mean([run.worst_accuracy for run in runs]):.1f} % and "
             f"{100 * np.mean([run.worst_rebalanced or 0 for run in runs]):.1f} %"

@@ -29,14 +29,17 @@ def settings_tables(results: Results) -> list[Table]:
     first = settings_of(results.all_runs[0].config)
     shared = [(Cell(key), Cell(_shown(value))) for key, value in first.items() if key not in differing | {"seed"}]
     made = [Table("settings", "Shared by all runs", ("Setting", "Value"), tuple(shared))]
+    several = len(results.columns) > 1
     if differing:
         keys = sorted(differing, key=[*KEYS, *sorted(differing - KEYS.keys())].index)
         rows = []
         for (row, column), found in results.runs.items():
             if found:
                 values = settings_of(next(iter(found.values())).config)
-                rows.append((Cell(row), Cell(column), *(Cell(_shown(values.get(key))) for key in keys)))
-        made.append(Table("variants", "Where they differ", ("Method", results.column_head, *keys), tuple(rows)))
+                rows.append((Cell(row), *([Cell(column)] * several), *(Cell(_shown(values.get(key))) for key in keys)))
+        made.append(
+            Table("variants", "Where they differ", ("Method", *([results.column_head] * several), *keys), tuple(rows))
+        )
     return made
 
 

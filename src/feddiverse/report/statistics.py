@@ -109,3 +109,17 @@ def in_points(difference: Difference) -> str:
     if difference.low is None or difference.high is None or difference.n < FEWEST_SEEDS:
         return f"{mean} ({seeds})"
     return f"{mean} ({signed(100 * difference.low, 1)} to {signed(100 * difference.high, 1)}, {seeds})"
+
+
+def percent(spread: Spread) -> str:
+    """`94.01 ± 0.98`, in percent as in the paper; a single seed has no deviation."""
+    mean = f"{100 * spread.mean:.2f}"
+    return mean if spread.sd is None else f"{mean} ± {100 * spread.sd:.2f}"
+
+
+def points(difference: Difference) -> str:
+    """`+2.1 [+0.3, +3.9]`: percentage points with their interval, where there are seeds enough for one."""
+    mean = signed(100 * difference.mean)
+    if difference.low is None or difference.high is None or difference.n < FEWEST_SEEDS:
+        return f"{mean} ({difference.n} seed{'s' if difference.n > 1 else ''})"
+    return f"{mean} [{signed(100 * difference.low)}, {signed(100 * difference.high)}]"

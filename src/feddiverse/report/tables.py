@@ -12,12 +12,12 @@ from feddiverse.report.estimated import estimated_tables
 from feddiverse.report.results import Results, Summary
 from feddiverse.report.statistics import (
     DEVIATION_RULE,
-    FEWEST_SEEDS,
     Difference,
     Reached,
     Spread,
     paired_difference,
-    signed,
+    percent,
+    points,
     spread,
     time_to_reach,
 )
@@ -25,20 +25,6 @@ from feddiverse.report.table import Cell, Mark, Table
 
 NOTHING = Cell("–")
 MOST_CLIENTS = 100
-
-
-def percent(spread: Spread) -> str:
-    """`94.01 ± 0.98`, in percent as in the paper; a single seed has no deviation."""
-    mean = f"{100 * spread.mean:.2f}"
-    return mean if spread.sd is None else f"{mean} ± {100 * spread.sd:.2f}"
-
-
-def points(difference: Difference) -> str:
-    """`+2.1 [+0.3, +3.9]`: percentage points with their interval, where there are seeds enough for one."""
-    mean = signed(100 * difference.mean)
-    if difference.low is None or difference.high is None or difference.n < FEWEST_SEEDS:
-        return f"{mean} ({difference.n} seed{'s' if difference.n > 1 else ''})"
-    return f"{mean} [{signed(100 * difference.low)}, {signed(100 * difference.high)}]"
 
 
 def all_tables(results: Results) -> list[Table]:
@@ -164,7 +150,9 @@ def _spread_cell(found: Spread) -> Cell:
 
 def usage_table(results: Results) -> Table:
     """What each selector did to the federation: who took part, and how balanced the pooled data were."""
-    several = len(results.columns) > 1
+    several, rarest = len(results.columns) > 1, "Rarest group"
+    if all(run.counts.shape[2] == 1 for run in results.all_runs):  # nobody knows the attributes of training samples
+        rarest = "Rarest class"
     rows = []
     for (row, column), found in results.runs.items():
         several_runs = [run for run in found.values() if run.choices]
@@ -188,11 +176,11 @@ def usage_table(results: Results) -> Table:
         *([results.column_head] if several else []),
         "Clients ever chosen",
         "Effective clients",
-        "Rarest group",
+        rarest,
     )
     notes = (
         "Effective clients: exp of the entropy of shares, how many evenly used clients would be as concentrated.",
-        "Rarest group: its share of the data a round trains on, mean over rounds. Rounds of pre-training are left out. "
+        f"{rarest}: its share of the data a round trains on, mean over rounds. Rounds of pre-training are left out. "
         "Means over seeds.",
     )
     return Table("usage", "What selection did to the federation", heads, tuple(rows), notes)

@@ -16,4 +16,5 @@ def get(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.globals["include_raw"] = lambda file: Markup((Path(__file__).parent / file).read_text("utf-8"))
+    environment.filters["unbroken"] = lambda text: text.replace(" %", "\u00a0%")  # no line begins with the sign
     return environment.get_template(name)
