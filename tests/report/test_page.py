@@ -118,7 +118,7 @@ def test_every_number_has_its_command(text: str) -> None:
 def test_one_run_has_a_page_too(tmp_path: Path) -> None:
     make_run(tmp_path / "run", 0.9, estimated=True, selector="feddiverse")
     written = page.write(load(tmp_path / "run"), tmp_path / "deep" / "report.html")
-    assert "feddiverse reaches 90.00 %" in written.read_text("utf-8")
+    assert "feddiverse reaches 90.00\u00a0%" in written.read_text("utf-8")
 
 
 def test_colours_contrast_in_light_and_dark() -> None:
