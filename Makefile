@@ -75,6 +75,7 @@ bench: $(VENV)/dev.stamp
 
 deployment: $(VENV)/dev.stamp
 	$(BIN)/python examples/deployment/deploy.py
+	$(BIN)/python examples/deployment/no_data_at_server.py
 	$(BIN)/python examples/deployment/lose_a_node.py
 
 $(VENV)/bin/python:

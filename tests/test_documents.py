@@ -40,6 +40,24 @@ def test_readme_make_targets_exist() -> None:
     assert wanted <= targets
 
 
+def test_what_the_readme_claims_can_be_shown() -> None:
+    """Every claim of the table names a command whose parts are there."""
+    table = README.read_text().partition("## Every claim has its command")[2].partition("\n## ")[0]
+    claims = re.findall(r"^\| (?!claim|---)(.*) \| (.*) \|$", table, re.MULTILINE)
+    assert len(claims) >= 8
+    for claim, shown in claims:
+        commands = [code for code in re.findall(r"`(.*?)`", shown) if re.match(r"make |feddiverse |python ", code)]
+        assert commands, claim
+        for program, *words in map(shlex.split, commands):
+            if program == "make":
+                assert f"\n{words[0]}:" in (ROOT / "Makefile").read_text(), claim
+            elif program == "python":
+                assert (ROOT / f"{words[1].replace('.', '/')}.py").exists(), claim
+            else:
+                assert words[0] in COMMANDS, claim
+                assert all((ROOT / word).exists() for word in words if word.startswith("results/")), claim
+
+
 @pytest.mark.parametrize("block", blocks("python"))
 def test_readme_python_runs(block: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -148,7 +148,7 @@ class Deployment:
         self.flwr("run", self.folder / "app", NAME, "--run-config", pairs)
         done = 0
         while done < given["rounds"]:
-            wait_for(lambda done=done: len(lines_of(out / "rounds.jsonl")) > done, 300, f"round {done + 1}")
+            wait_for(lambda done=done: len(lines_of(out / "rounds.jsonl")) > done, 900, f"round {done + 1}")
             yield json.loads(lines_of(out / "rounds.jsonl")[done])
             done += 1
         wait_for((out / "result.json").exists, 60, "the result")

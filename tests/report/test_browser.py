@@ -196,6 +196,14 @@ def test_commands_break_between_words_and_unknown_values_cover_nothing(
     )
     assert len(gaps) == 6
     assert min(gaps) > 0  # "unknown" ends before the scale begins
+    ends = browser.execute_script(
+        """return [...document.querySelectorAll('caption')].filter(c => c.offsetParent).map(caption => {
+             const text = document.createRange();
+             text.selectNodeContents(caption);
+             return text.getBoundingClientRect().right
+           })"""
+    )
+    assert max(ends) <= width  # a title is whole, however wide its table
     heights = browser.execute_script(
         """return [...document.querySelectorAll('.steps code span')].map(word =>
              word.getBoundingClientRect().height / parseFloat(getComputedStyle(word).fontSize))"""
