@@ -35,13 +35,18 @@ def test_a_selector_takes_twenty_lines() -> None:
     assert len([line for line in body.splitlines() if line.strip()]) <= 20
 
 
-def test_the_notebook_runs(tmp_path: Path) -> None:
-    notebook = nbformat.read(EXAMPLES / "first_steps.ipynb", as_version=4)
+def test_the_notebook_runs_and_has_its_outputs(tmp_path: Path) -> None:
+    notebook, kept = (nbformat.read(EXAMPLES / "first_steps.ipynb", as_version=4) for _ in range(2))
     # No limits of its own: pytest's is enough, and a busy machine may take long to start a kernel.
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=None, startup_timeout=600, resources=resources).execute()
     printed = "".join(
         output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []) if "text" in output
     )
-    assert "of 200 test pictures are right" in printed
+    assert "of 2,800 test pictures are right" in printed
     assert "('coast', 'hills', 'north', 'south')" in printed
+    code, shown = ([cell for cell in each.cells if cell.cell_type == "code"] for each in (notebook, kept))
+    assert [bool(cell.outputs) for cell in code] == [
+        bool(cell.outputs) for cell in shown
+    ]  # else run docs/.hooks/notebook.py
+    assert any("image/png" in output.get("data", {}) for cell in shown for output in cell.outputs)

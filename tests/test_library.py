@@ -42,6 +42,7 @@ def test_a_result_has_what_the_contract_says(result: fd.Result, digits: fd.Feder
     groups = {(g["class"], g["attribute"]): g["correct"] for g in result.groups}
     assert all(abs(right[(test.y == y) & (test.a == a)].sum() - n) <= 1 for (y, a), n in groups.items())
     assert len(result.plot().axes[0].get_lines()) == 4 + 2  # the groups, all, and the worst
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")  # what a notebook shows, with pyplot or without
     assert "worst group" in repr(result)
 
 

@@ -17,3 +17,7 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     reference = (tmp_path / "site" / "reference.html").read_text()
     assert "fd.federation" in reference
     assert "&gt;&gt;&gt;" in reference  # examples are shown as code
+    notebook = (tmp_path / "site" / "first-steps.html").read_text()
+    assert "test pictures are right" in notebook
+    assert 'src="first-steps-1.png"' in notebook
+    assert (tmp_path / "site" / "first-steps-1.png").read_bytes().startswith(b"\x89PNG")

@@ -137,7 +137,7 @@ def test_a_table_without_test_rows_needs_clients_that_hold_out(tmp_path: Path) -
     path = tmp_path / "people.csv"
     rows = [f"{a:.3f},{b:.3f},{c:.3f},{label},{name},train" for (a, b, c), label, name in zip(x, y, site, strict=True)]
     path.write_text("\n".join(["a,b,c,class,client,split", *rows]))
-    with pytest.raises(UserError, match="must list samples to train on and to test on"):
+    with pytest.raises(UserError, match=r"to test on: fill the column .* hold some out \(--set holdout=0.2\)"):
         fd.train(str(path), features="a,b,c", **QUICK)
     made = fd.train(str(path), features="a,b,c", holdout=0.25, **QUICK)
     assert made.accuracy == made.summary["held_out"]["accuracy"]

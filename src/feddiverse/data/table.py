@@ -217,7 +217,9 @@ def _table(path: Path, columns: Columns, header: list[str], rows: list[_Row], se
         is_test = hold_out(y, a, seed)
     if is_test.all() or (needs_test_set and not is_test.any()):
         advice = (
-            f"fill the column '{columns.split}' with both"
+            f"fill the column '{columns.split}' with both, or have clients hold some out (--set holdout=0.2)"
+            if has_parts and needs_test_set
+            else f"fill the column '{columns.split}' with both"
             if has_parts
             else "without a column of train and test a tenth of each group is held out, so list more samples"
         )

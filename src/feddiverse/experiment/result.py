@@ -160,10 +160,11 @@ class Result:
     def plot(self) -> "Figure":
         """Accuracy over rounds: the worst group (or class, where groups are unknown), the mean, and each group."""
         from matplotlib import rc_context
-        from matplotlib.figure import Figure
+
+        from feddiverse.experiment.shown import ShownFigure
 
         tested = [record for record in self.history if record["accuracy"] is not None]
-        figure = Figure(figsize=(7, 4), layout="constrained")
+        figure = ShownFigure(figsize=(7, 4), layout="constrained")
         axes = figure.add_subplot(xlabel="round", ylabel="accuracy", ylim=(0, 1))
         at = [record["round"] for record in tested]
         names = self.about["class_names"], self.about["attribute_names"]

@@ -34,8 +34,9 @@ def steps(results: Results, column: str) -> list[Step]:
     if results.view != "accuracy":
         return []
     ranked = results.ranked(column)
-    found: list[Step] = []
-    for rule in (_learning, _groups, _alone, _seeds, _rising, _estimates, _coverage):
+    if found := list(_learning(results, column, ranked)):
+        return found  # the rest is about differences, which mean nothing yet
+    for rule in (_groups, _alone, _seeds, _rising, _estimates, _coverage):
         found += rule(results, column, ranked)
     return found[:MOST]
 
