@@ -33,7 +33,8 @@ def main(folder: Path) -> None:
         f" {found['worst_client_accuracy']:.1%}")  # fmt: skip
     here = fd.train(fd.federation(FEDERATION, seed=0), **SETTINGS).summary
     assert deployed["theta_sha256"] == here["theta_sha256"]
-    assert found == here["held_out"]
+    for name in ("accuracy", "worst_class_accuracy", "worst_client_accuracy"):  # this process knows true groups, too
+        assert found[name] == here["held_out"][name]
     say("the same run in one process gives the same weights and the same accuracies")
     say(f"done in {time.monotonic() - started:.0f} s")
 
