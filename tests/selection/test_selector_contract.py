@@ -78,6 +78,15 @@ def test_state_restored_from_json_goes_on_with_the_same_choices(case: str) -> No
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_who_has_heard_of_nobody_has_found_nothing_and_says_so(case: str) -> None:
+    """A run in which no client ever sent weights that could be used ends with what it has."""
+    selector = make(case)
+    json.dumps(selector.findings())
+    selector.observe(1, np.zeros(40, np.float32), [])
+    json.dumps(selector.findings())
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_clients_vanish_come_back_and_come_late(case: str) -> None:
     everyone, selector, clients = sizes_of(20), make(case), FakeClients()
     early = {client: size for client, size in everyone.items() if client % 2}

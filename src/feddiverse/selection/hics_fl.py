@@ -137,8 +137,10 @@ class HiCSFL(Selector):
 
     def findings(self) -> Plain:
         known = sorted(self._updates)
+        if not known:
+            return {}
         updates = np.array([self._updates[i] for i in known], np.float64).reshape(len(known), -1)
-        entropies = estimated_entropy(updates, self.temperature).tolist() if known else []
+        entropies = estimated_entropy(updates, self.temperature).tolist()
         return {"estimated_label_entropy": {str(i): entropy for i, entropy in zip(known, entropies, strict=True)}}
 
     def state(self) -> Plain:
