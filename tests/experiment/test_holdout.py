@@ -10,7 +10,7 @@ import feddiverse as fd
 from feddiverse.data.holdout import is_held_out
 from feddiverse.errors import UserError
 from feddiverse.messages import EvaluateHeldOut, Reply
-from feddiverse.server.evaluation import Evaluation
+from feddiverse.server.evaluation import Evaluation, _check
 from feddiverse.server.groups import LEAST
 from feddiverse.server.meter import Meter
 
@@ -143,6 +143,18 @@ def test_a_table_without_test_rows_needs_clients_that_hold_out(tmp_path: Path) -
     assert made.accuracy == made.summary["held_out"]["accuracy"]
 
 
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.5, 0.9])
+def test_no_honest_client_holds_out_more_than_it_is_believed(share: float) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        num_classes = int(rng.integers(2, 6))
+        y = np.repeat(np.arange(num_classes), rng.integers(0, 9, num_classes))
+        held = is_held_out(y, share, seed=0, client=3)
+        of_class = np.bincount(y[held], minlength=num_classes).astype(np.float32)
+        reply = Reply(0, int((~held).sum()), np.concatenate([of_class, of_class]))
+        assert _check(num_classes, share, reply) is None
+
+
 @pytest.mark.parametrize(
     ("sent", "problem"),
     [
@@ -151,6 +163,8 @@ def test_a_table_without_test_rows_needs_clients_that_hold_out(tmp_path: Path) -
         ([0.5, 1, 2, 4], "not all whole numbers"),
         ([1, 1], "numbers"),
         ([np.nan, 1, 2, 4], "finite"),
+        ([2**39, 1, 2**39, 4], "samples held out, where 9 to train on leave 11"),  # it alone would decide the accuracy
+        ([1, 1, 8, 4], "it counts 12 samples held out"),
     ],
 )
 def test_counts_that_cannot_be_are_left_out_by_name(sent: list[float], problem: str) -> None:
@@ -163,7 +177,7 @@ def test_counts_that_cannot_be_are_left_out_by_name(sent: list[float], problem: 
 
         def close(self) -> None: ...
 
-    evaluation, meter = Evaluation(held_out=True, num_classes=2), Meter(Liar())
+    evaluation, meter = Evaluation(held_out=True, share=0.5, num_classes=2), Meter(Liar())
     tested = evaluation(1, np.zeros(1, np.float32), Liar.clients, meter)
     assert tested.held_out is not None
     assert tested.held_out.clients == {0: {"correct": 3, "count": 7, "accuracy": 3 / 7}}

@@ -166,8 +166,8 @@ class Opened:
             estimator: Consensus = registry.make(registry.ESTIMATOR, "consensus", self.settings)
             reader = GroupReader(estimator, self.initial_theta(), ask_test_set)
         return Evaluation(
-            engine.evaluate if has_test_set else None, known, held_out=holds_out, reader=reader,
-            ask_test_set=ask_test_set, num_classes=federation.num_classes, seed=self.config.seed,
+            engine.evaluate if has_test_set else None, known, held_out=holds_out, share=self.config.holdout,
+            reader=reader, ask_test_set=ask_test_set, num_classes=federation.num_classes, seed=self.config.seed,
         )  # fmt: skip
 
     def head(self) -> Head:

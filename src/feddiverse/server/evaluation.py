@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.estimation.consensus import Consensus
-from feddiverse.messages import Ask, EvaluateHeldOut, Plain, ReadHeldOut, Reply, Task, Vector
+from feddiverse.messages import MOST, Ask, EvaluateHeldOut, Plain, ReadHeldOut, Reply, Task, Vector
 from feddiverse.server.groups import LEAST, Accuracies, HeldOut, accuracies, with_estimated
 from feddiverse.server.meter import Meter
 from feddiverse.server.replies import answers
@@ -65,7 +65,8 @@ class Evaluation:
     """Tests θ as the run asks for.
 
     `test_set`: the server's (None: it has none); `attributes_known`: of its samples. `held_out`: whether clients test θ
-    on samples of their own. `reader`: reads hidden groups (None: nobody asked for them).
+    on samples of their own, and `share` how many of them: who counts more is not believed (0: any number).
+    `reader`: reads hidden groups (None: nobody asked for them).
     """
 
     def __init__(
@@ -74,13 +75,14 @@ class Evaluation:
         attributes_known: bool = True,
         *,
         held_out: bool = False,
+        share: float = 0.0,
         reader: GroupReader | None = None,
         ask_test_set: AskTestSet | None = None,
         num_classes: int = 0,
         seed: int = 0,
     ) -> None:
         self.test_set, self.attributes_known, self.held_out = test_set, attributes_known, held_out
-        self.reader, self.num_classes, self.seed = reader, num_classes, seed
+        self.reader, self.num_classes, self.seed, self.share = reader, num_classes, seed, share
         self._ask_test_set = ask_test_set
 
     @property
@@ -112,7 +114,7 @@ class Evaluation:
     def _ask_clients(self, task: EvaluateHeldOut, clients: Mapping[int, int], ask: Ask) -> HeldOut | None:
         """The sum of all clients' counts, and what each of them gets right; None: nobody answered."""
         length = 2 * self.num_classes * (1 + task.num_attributes)
-        check = partial(_check, self.num_classes)
+        check = partial(_check, self.num_classes, self.share)
         tables = {reply.client: _table(reply) for reply in answers(task, clients, ask, length=length, check=check)}
         total = sum((tables[client] for client in sorted(tables)), np.zeros(length))
         if not total[self.num_classes : 2 * self.num_classes].any():
@@ -148,12 +150,18 @@ def _table(reply: Reply) -> NDArray[np.float64]:
     return reply.numbers.astype(np.float64)
 
 
-def _check(num_classes: int, reply: Reply) -> str | None:
-    """Counts are whole and not negative, and no more answers are right than there are samples."""
+def _check(num_classes: int, share: float, reply: Reply) -> str | None:
+    """Counts are whole and not negative, no more answers are right than there are samples, and of these no more than a
+    client with so many samples to train on holds out (`data.holdout`: rounded for each class)."""
     counts = _table(reply)
     if (counts < 0).any() or (counts != np.rint(counts)).any():
         return "its counts are not all whole numbers"
     of_class, of_group = (part.reshape(2, -1) for part in np.split(counts, [2 * num_classes]))
     if (of_class[0] > of_class[1]).any() or (of_group[0] > of_group[1]).any():
         return "it counts more right answers than samples"
+    if of_group[1].sum() > of_class[1].sum():
+        return "it counts more samples in groups than in classes"
+    most = (share * (reply.num_examples + num_classes / 2) / (1 - share) + num_classes / 2) if share else MOST
+    if (held := of_class[1].sum()) > most:
+        return f"it counts {held:,.0f} samples held out, where {reply.num_examples:,} to train on leave {most:,.0f}"
     return None
