@@ -192,6 +192,20 @@ def test_a_histogram_must_add_up_to_the_moments_counts(cell: float) -> None:
     assert right(found) > 0.98
 
 
+@pytest.mark.parametrize("cells", [0.0, -1e6, 1e14])
+def test_who_tells_no_moments_has_no_part_in_the_histogram_either(cells: float) -> None:
+    """Else a liar would leave the first question out, and nothing it says to the second could be checked."""
+    clients = Liars(GSC, gap=4)
+    clients.lies = {
+        FeatureMoments: lambda reply: Reply(LIAR, failure="gone"),
+        FeatureHistogram: lambda reply: replace(reply, vector=np.full_like(reply.vector, cells)),
+    }
+    estimator, found = estimated(clients)
+    assert right(found) > 0.98
+    honest, _ = estimated(Clients(np.delete(GSC, LIAR, axis=0), gap=4))
+    assert estimator.separation == pytest.approx(honest.separation, rel=0.1)
+
+
 def test_a_triplet_must_agree_with_the_counts_told_before() -> None:
     clients = Liars(GSC, gap=4)
     zeros = {"ci": 0.0, "ai": 0.0, "sc": 0.0}

@@ -25,7 +25,7 @@ from feddiverse.estimation.plausible import (
     triplet_problem,
     trusted_scatter,
 )
-from feddiverse.messages import Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain, Reply
+from feddiverse.messages import TOTAL, Ask, AttributeTriplet, FeatureHistogram, FeatureMoments, Plain, Reply
 from feddiverse.server.replies import answers, triplet_in
 
 Floats = NDArray[np.float64]
@@ -145,9 +145,11 @@ class Consensus(Estimator):
         for client, why in trusted.left_out.items():
             self._warn(f"Client {client} is left out of the consensus estimator's sums: {why}.")
         scatter, self._counts = trusted.scatter, trusted.counts
-        clients = {k: size for k, size in clients.items() if k not in self.refused and k not in trusted.left_out}
+        left = {k: size for k, size in clients.items() if k not in self.refused and k not in trusted.left_out}
+        # Who told no moments is not asked for a histogram: there would be nothing to hold it against.
+        clients = left if TOTAL in self._counts else {k: size for k, size in left.items() if k in self._counts}
         if self.num_attributes > 1 and not scatter.can_be_compared:
-            if scatter.num_clients < len(clients):
+            if scatter.num_clients < len(left):
                 self._warn(TOO_FEW_ANSWERED)
                 return None
             self._warn(
@@ -220,10 +222,9 @@ class Consensus(Estimator):
         counts = np.zeros(self.num_classes * task.bins**q)
 
         def check(reply: Reply) -> str | None:
-            told = self._counts.get(reply.client) if reply.client in clients else None
             if reply.members:
                 return total_problem(reply, reply.numbers.astype(np.float64))
-            return None if told is None else self._refuse(reply, histogram_problem(reply.numbers, told))
+            return self._refuse(reply, histogram_problem(reply.numbers, self._counts[reply.client]))
 
         for reply in answers(task, clients, ask, length=counts.size, check=check):
             counts += reply.numbers
