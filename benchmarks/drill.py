@@ -144,8 +144,12 @@ def killed_studies(kills: int, rng: np.random.Generator, folder: Path) -> Row:
 
     def study(out: Path) -> None:
         sys.argv = ["feddiverse", "study", str(grid), "--out", str(out), "--workers", "2", "--device", "cpu"]
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            cli.main()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told := io.StringIO()):
+            try:
+                cli.main()
+            except SystemExit as ended:  # a command always ends so; without a reason it went well
+                if ended.code:
+                    raise RuntimeError(told.getvalue()) from ended
 
     def results(out: Path) -> dict[str, dict[str, Any]]:
         return {path.parent.name: json.loads(path.read_text()) for path in sorted(out.glob("runs/*/result.json"))}
