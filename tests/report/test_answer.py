@@ -99,6 +99,14 @@ def test_the_largest_share_is_the_largest_of_all_choices() -> None:
     assert largest_share(part, whole, 4) == pytest.approx(best)
 
 
+def test_of_several_rebalanced_models_the_best_is_advised_not_the_one_that_gained_most(tmp_path: Path) -> None:
+    places = {OURS: [0.2, 0.21, 0.2], THEIRS: [0.7, 0.71, 0.7]}
+    results = study(tmp_path, places, rebalanced={OURS: [0.5] * 3, THEIRS: [0.8] * 3})
+    (step,) = [step for step in steps(results, "f") if "Use the rebalanced model" in step.why]
+    assert THEIRS[0] in step.why
+    assert "+9.7 points" in step.why
+
+
 def test_a_group_far_behind_leads_to_rebalancing(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", 0.6, names=(["a", "b"], ["x", "y"]))
     results = load(run)

@@ -73,9 +73,10 @@ def run(
     settings, directory = _settings(given, config, set_, out, resume)
 
     from feddiverse.cli.live import Live
+    from feddiverse.experiment.trackers import trackers
     from feddiverse.experiment.train import carry_out
 
-    watchers = _trackers(directory, tensorboard=tensorboard, mlflow=mlflow, wandb=wandb)
+    watchers = trackers(directory, tensorboard=tensorboard, mlflow=mlflow, wandb=wandb)
     with Live(settings, directory) as live:
 
         def on_round(record: dict[str, Any]) -> None:
@@ -120,12 +121,3 @@ def _settings(
             f"The run in {resume} has another config: {', '.join(differing)}; start a new run without --resume."
         )
     return config, resume
-
-
-def _trackers(directory: Path, **wanted: bool) -> list[Any]:
-    """Callbacks that send each round to the trackers that are wanted."""
-    if not any(wanted.values()):
-        return []
-    from feddiverse.experiment.trackers import tracker
-
-    return [tracker(kind, directory) for kind, on in wanted.items() if on]

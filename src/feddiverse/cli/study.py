@@ -65,7 +65,7 @@ def make(
     pictures: bool | None = None,
     retries: int | None = None,
     worker_timeout: float | None = None,
-    **trackers: bool,
+    **tracked: bool,
 ) -> None:
     """Make the runs of a study that are not made yet, and show its table; `dry_run`: say what there is to do."""
     from feddiverse.cli.study_display import Display, show_grid
@@ -73,6 +73,7 @@ def make(
     from feddiverse.experiment import train
     from feddiverse.experiment.opening import check_names
     from feddiverse.experiment.study import Planned, StudyDirectory, carry_out, finished_runs
+    from feddiverse.experiment.trackers import trackers
 
     directory = StudyDirectory(out)
     for run in planned.runs:
@@ -83,7 +84,7 @@ def make(
         show_grid(planned, directory, workers, elsewhere)
         return
     choose_device(device)  # this and the next line only to be told now what is not there
-    _trackers(directory.path, **trackers)
+    trackers(directory.path, **tracked)
     with directory.held():
         directory.plan(planned, shlex.join(["feddiverse", *sys.argv[1:]]))
         taken = [run for run in planned.runs if not directory.is_done(run) and run.config in elsewhere]
@@ -93,7 +94,7 @@ def make(
         with Display(planned, directory, workers, len(taken)) as display:
 
             def perform(run: Planned, path: Path) -> None:
-                watchers = [display.on_round(run), *_trackers(path, **trackers)]
+                watchers = [display.on_round(run), *trackers(path, **tracked)]
 
                 def on_round(record: dict[str, Any]) -> None:
                     for watch in watchers:
@@ -155,12 +156,6 @@ def seeds_in(text: str) -> list[int] | None:
     if not all(word.isdecimal() for word in words):
         raise UserError(f"--seeds takes whole numbers separated by commas, such as 0,1,2, not '{text}'.")
     return list(dict.fromkeys(int(word) for word in words)) or None
-
-
-def _trackers(path: Path, **wanted: bool) -> list[Any]:
-    from feddiverse.experiment.trackers import tracker
-
-    return [tracker(kind, path) for kind, on in wanted.items() if on]
 
 
 def _conclude(directory: "StudyDirectory", as_json: bool, pictures: bool | None) -> None:

@@ -21,6 +21,11 @@ def tracker(kind: str, directory: Path) -> Track:
     return {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}[kind](directory)
 
 
+def trackers(directory: Path, **wanted: bool) -> list[Track]:
+    """One of each kind that is wanted."""
+    return [tracker(kind, directory) for kind, on in wanted.items() if on]
+
+
 def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """The numbers of a round's record, each group's accuracy by its own name."""
     for key in (
