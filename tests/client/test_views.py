@@ -57,6 +57,8 @@ def test_a_run_says_how_many_copies_its_head_was_solved_from(tmp_path) -> None:
     assert "views" not in plain.rebalanced["settings"]
     assert shifted.rebalanced["settings"]["views"] == 2
     assert shifted.rebalanced["theta_sha256"] != plain.rebalanced["theta_sha256"]
+    with pytest.raises(fd.UserError, match="set one of them"):
+        fd.rebalance(tmp_path / "run", rebalance_views=2, crop_padding=0, workers=1)
     at_once = fd.train("dist:digits", rebalance=True, rebalance_views=2, **settings)
     assert at_once.rebalanced["theta_sha256"] == shifted.rebalanced["theta_sha256"]
 

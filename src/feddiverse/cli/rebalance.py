@@ -14,6 +14,8 @@ def rebalance(
     head: str | None = typer.Option(None, help="How the layer is solved: ridge, or as published fed3r, ccvr."),
     dimensions: int | None = typer.Option(None, help="Features beyond so many are projected at random."),
     views: int | None = typer.Option(None, help="Copies of each picture, changed as in training, to solve from too."),
+    flip: bool | None = typer.Option(None, "--flip/--no-flip", help="Copies are mirrored at random."),
+    crop_padding: int | None = typer.Option(None, help="Copies are shifted at random by up to so many pixels."),
     workers: int = options.WORKERS,
     device: str = options.DEVICE,
     engine: str = options.ENGINE,
@@ -33,6 +35,8 @@ def rebalance(
         rebalance_head=head,
         rebalance_dimensions=dimensions,
         rebalance_views=views,
+        flip=flip,
+        crop_padding=crop_padding,
     )
     with progress() as bar:
         bar.add_task(f"Rebalancing {run}", total=None)

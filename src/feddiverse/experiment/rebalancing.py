@@ -23,7 +23,10 @@ from feddiverse.server.evaluation import Evaluation
 from feddiverse.server.meter import EVALUATION, Meter
 from feddiverse.server.privacy import Privacy
 
-KEYS = ("rebalance_weights", "rebalance_head", "rebalance_reading", "rebalance_dimensions", "rebalance_views")
+KEYS = (
+    "rebalance_weights", "rebalance_head", "rebalance_reading", "rebalance_dimensions", "rebalance_views",
+    "flip", "crop_padding", "padding",
+)  # fmt: skip
 """Settings that say how, and may differ from those the run was trained with."""
 
 
@@ -78,8 +81,9 @@ def rebalance(
     """Solve the last layer of a finished run anew, every hidden group of equal weight, and keep it beside the trained.
 
     `settings`: `rebalance_reading` (`start`: the hidden groups are read with the model the run started from; `final`:
-    with its last), `rebalance_weights`, `rebalance_head`, `rebalance_dimensions`, `rebalance_views`. `federation` and
-    `model` are needed where the run was trained on arrays, or with a model that cannot be imported by its name.
+    with its last), `rebalance_weights`, `rebalance_head`, `rebalance_dimensions`, `rebalance_views` and, for these,
+    `flip`, `crop_padding`, `padding`, if not as in training. `federation` and `model` are needed where the run was
+    trained on arrays, or with a model that cannot be imported by its name.
 
     >>> import tempfile
     >>> import feddiverse as fd
