@@ -34,6 +34,7 @@ AREA = 1600  # of a disc that has all selections, in square points
 MOST_LABELS = 8
 LABELLED = 0.03  # of all selections
 SMALL = 9.5  # the smallest text, in points
+LEGEND_WIDTH = 40  # letters of names that fit beside each other
 
 
 def styled(draw: Callable[P, Drawing]) -> Callable[P, Drawing]:
@@ -89,8 +90,15 @@ def accuracy_curves(results: Results, column: str) -> Drawing:
         axes.axhline(100 * level, color=MUTED, linewidth=0.6, linestyle=(0, (1, 3)))
     axes.set(xlabel="Round", ylabel=f"{results.measured} (%)")
     axes.set_ylim(bottom=max(0.0, lowest - 5), top=min(101.0, axes.get_ylim()[1]))
-    drawing.figure.legend(loc="outside lower left", ncols=1 if len(results.rows) < 4 else 2, fontsize=SMALL)
+    drawing.figure.legend(loc="outside lower left", ncols=_legend_columns(results.rows), fontsize=SMALL)
     return drawing
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    """Two where there are many names, and short enough ones; a column is filled before the next."""
+    half = (len(names) + 1) // 2
+    widths = [max(map(len, part), default=0) for part in (names[:half], names[half:])]
+    return 2 if len(names) > 3 and sum(widths) <= LEGEND_WIDTH else 1
 
 
 @styled
