@@ -75,9 +75,9 @@ def test_a_killed_run_is_free_even_while_a_worker_it_forked_lives(tmp_path: Path
     code = (
         "import os, sys, time; from pathlib import Path; from feddiverse.experiment.run_directory import *\n"
         "directory = RunDirectory(Path(sys.argv[1]), Config(rounds=4))\n"
-        "worker = os.fork()\n"
-        "if worker == 0: sys.stdin.read(); os._exit(0)\n"  # lives until its standard input ends
-        "print(worker, flush=True); time.sleep(600)"
+        "if os.fork(): time.sleep(600)\n"
+        "print(os.getpid(), flush=True)\n"  # said by the worker: by then it has let go of what it inherited
+        "sys.stdin.read(); os._exit(0)"  # lives until its standard input ends
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
