@@ -2,6 +2,8 @@
 
 import ctypes
 import ctypes.util
+import re
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -42,3 +44,13 @@ def test_a_processor_that_cannot_multiply_and_add_at_once_takes_pytorchs_operati
     found.multiplies_and_adds_at_once.return_value = at_once
     monkeypatch.setattr(library.ctypes, "CDLL", lambda path: found)
     assert library._load() is (found if at_once else None)
+
+
+def test_no_function_has_the_name_of_one_of_the_c_library():
+    """Ours was once `times`. Where the compiler makes one copy of a function, the C library's was called in its place,
+    and maps were what had lain in memory."""
+    source = (Path(library.__file__).parent / "kernels.c").read_text()
+    names = re.findall(r"^(?:EXPORT \w+|Size) (\w+)\(", source, re.M)
+    assert set(library._functions()) <= set(names)
+    theirs = [ctypes.CDLL(ctypes.util.find_library(name)) for name in ("c", "m")]
+    assert [name for name in names if any(hasattr(library, name) for library in theirs)] == []

@@ -123,7 +123,7 @@ INLINE void pack(const float *restrict b, Size inner_step, Size column_step, flo
 }
 
 /* c = a·b: [rows, inner]·[inner, columns], b in panels. */
-EXPORT void times(const float *a, const float *panels, float *c, Size rows, Size inner, Size columns) {
+EXPORT void multiply(const float *a, const float *panels, float *c, Size rows, Size inner, Size columns) {
     FOR_EACH_TILE(rows)
         for (Size j = 0; j < columns; j += TILE_COLUMNS)
             switch (some) {
@@ -641,7 +641,7 @@ EXPORT void inverted_residual(const Shape *shape, const Parameters *p, float *ma
         float *narrowed = maps->narrowed + kept * out * outputs;
         const float *xs = gather(x, pictures, parts.gathered, i, some, in * inputs);
         if (widens) FOR_EACH_PIECE(in) {
-            times(xs + first * inputs, parts.widen, widened + first * channels, rows, inputs, channels);
+            multiply(xs + first * inputs, parts.widen, widened + first * channels, rows, inputs, channels);
             FOR_EACH_PART(in) {
                 if (BEGINS(in)) clear(per.scale, per.shift, channels);
                 add_all_moments(widened + at * channels, per.scale, per.shift, part, channels);
@@ -672,7 +672,7 @@ EXPORT void inverted_residual(const Shape *shape, const Parameters *p, float *ma
                 normalise_rows(&filtered_norm, per, filtered + at * channels, parts.active + (at - first) * channels,
                                part);
             }
-            times(parts.active, parts.narrow, narrowed + first * outputs, rows, channels, outputs);
+            multiply(parts.active, parts.narrow, narrowed + first * outputs, rows, channels, outputs);
         }
         for (Size j = 0, map = out * outputs; j < some; j++) {
             float *to = y + PICTURE * map;
@@ -763,7 +763,7 @@ EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, 
             }
             const float *dnarrowed = g.dnarrowed + first * outputs;
             add_transposed_times(dnarrowed, parts.active, d->narrow, rows, outputs, channels);
-            times(dnarrowed, parts.narrow, g.dfiltered + first * channels, rows, outputs, channels);
+            multiply(dnarrowed, parts.narrow, g.dfiltered + first * channels, rows, outputs, channels);
             FOR_EACH_PART(out) {
                 PerChannel per = of_picture(g.filtered, j, channels);
                 if (BEGINS(out)) clear(per.by_x, per.by_one, channels);
@@ -800,7 +800,7 @@ EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, 
                 put_slopes(&widened_norm, of_picture(g.widened, j, channels), dy, widened + at * channels, dy, part);
             }
             add_transposed_times(xs + first * inputs, dwidened, g.dwiden, rows, inputs, channels);
-            times(dwidened, parts.widen, g.dgathered + first * inputs, rows, channels, inputs);
+            multiply(dwidened, parts.widen, g.dgathered + first * inputs, rows, channels, inputs);
         }
         for (Size j = 0, map = in * inputs; j < some; j++) {
             float *to = dx + PICTURE * map;
@@ -910,7 +910,7 @@ EXPORT void convolution(const Convolution *conv, const float *x, const float *ke
     FOR_EACH_CHUNK_OF(conv->n) {
         for (Size j = 0; j < some; j++)
             windows(x + (i + j) * MAP_IN, parts.windows + j * out * inner, height, width, channels, stride);
-        times(parts.windows, parts.panels, y + i * out * outputs, some * out, inner, outputs);
+        multiply(parts.windows, parts.panels, y + i * out * outputs, some * out, inner, outputs);
     }
 }
 
@@ -929,7 +929,7 @@ EXPORT void convolution_backward(const Convolution *conv, const float *dy, const
             windows(x + (i + j) * MAP_IN, parts.windows + j * out * inner, height, width, channels, stride);
         add_transposed_times(parts.windows, slopes, parts.dkernel, some * out, inner, outputs);
         if (!dx) continue;
-        times(slopes, parts.panels, parts.dwindows, some * out, outputs, inner);
+        multiply(slopes, parts.panels, parts.dwindows, some * out, outputs, inner);
         for (Size j = 0; j < some; j++)
             windows_backward(parts.dwindows + j * out * inner, dx + (i + j) * MAP_IN, height, width, channels, stride);
     }
