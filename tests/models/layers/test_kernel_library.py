@@ -6,10 +6,15 @@ import re
 from pathlib import Path
 from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 
+from feddiverse.client.training import train
 from feddiverse.data import open_federation
+from feddiverse.data.federation import Samples
 from feddiverse.experiment.environment import describe
+from feddiverse.messages import Train
+from feddiverse.models import ModelSpec, build, initial_theta
 from feddiverse.models.layers import library
 
 pytestmark = pytest.mark.skipif(library.C is None, reason="no C compiler was here when the package was installed")
@@ -36,6 +41,23 @@ def test_no_library_is_no_error(monkeypatch):
     monkeypatch.delenv(library.ENVIRONMENT, raising=False)
     monkeypatch.setattr(library.importlib.util, "find_spec", lambda name: None)
     assert library._load() is None
+
+
+@pytest.mark.skipif(len(library.find()) < 2, reason="this processor runs one library only")
+@pytest.mark.parametrize(("name", "side"), [("cnn", 28), ("mobilenet", 28), ("mobilenet", 40)])
+def test_both_libraries_give_the_same_bits(monkeypatch, name, side):
+    spec = ModelSpec(name, 3, (3, side, side), (0.5,) * 3, (0.2,) * 3, fast=True)
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (11, 3, side, side), dtype=np.uint8)
+    samples = Samples(x, rng.integers(0, 3, 11), rng.integers(0, 2, 11))
+    task = Train(0, 1, epochs=3, batch_size=4)
+    model, found = build(spec), []
+    for path in library.find():
+        monkeypatch.setattr(library, "C", library.open_library(path))
+        train(task, initial_theta(spec, seed=0), 0, samples, model)
+        found.append(model.vector())
+    assert np.isfinite(found[0]).all()
+    assert np.array_equal(*found)
 
 
 @pytest.mark.parametrize("at_once", [0, 1])

@@ -16,7 +16,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(__AVX512F__)
 /* One copy for processors that multiply and add eight numbers at once, one for the others; chosen when the library is
    loaded, by what the processor can do: `arch=haswell` would ask for its maker too, and leave out AMD's. */
 #define EXPORT __attribute__((target_clones("fma", "default")))
@@ -33,12 +33,16 @@
 typedef int64_t Size;
 
 /* Numbers that one instruction takes: where sums have to stay in registers the compiler is told what a register is. */
-#ifdef __x86_64__
+#if defined(__AVX512F__)
+enum { LANES = 16 };
+#elif defined(__x86_64__)
 enum { LANES = 8 };
 #else
 enum { LANES = 4 };
 #endif
-typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
+#define VECTOR(lanes) __attribute__((vector_size((lanes) * sizeof(float)), aligned(sizeof(float)), may_alias))
+typedef float Vector VECTOR(LANES);
+typedef float HalfVector VECTOR(LANES / 2);
 
 /* Which copy runs: 1 if a·b + c is rounded once, for numbers where that makes a difference to zero. */
 EXPORT int multiplies_and_adds_at_once(float a, float b, float c) { return a * b + c != 0; }
@@ -63,7 +67,14 @@ INLINE float *take(Workspace *workspace, Size count) {
 
 /* ---- Products of matrices that lie row by row ---- */
 
+#ifdef __AVX512F__
+enum { TILE_ROWS = 12, TILE_COLUMNS = 2 * LANES }; /* 24 sums and what they need fill 32 registers */
+#define EACH_NUMBER_OF_ROWS                                                                                            \
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#else
 enum { TILE_ROWS = 6, TILE_COLUMNS = 2 * LANES }; /* twelve sums and what they need fill sixteen registers */
+#define EACH_NUMBER_OF_ROWS CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+#endif
 
 /* c[i][j] = Σ_k a[i·a_row + k·a_step] · b[k·b_step + j], or c + that, in `rows`×`across` registers of T. */
 #define DEFINE_TILE(name, T, across)                                                                                   \
@@ -84,9 +95,11 @@ enum { TILE_ROWS = 6, TILE_COLUMNS = 2 * LANES }; /* twelve sums and what they n
     }
 DEFINE_TILE(wide_tile, Vector, 2)
 DEFINE_TILE(narrow_tile, Vector, 1)
+DEFINE_TILE(half_tile, HalfVector, 1)
 DEFINE_TILE(single_tile, float, 1)
 
-/* As many columns as there are: whole tiles, half a tile, and single columns of what is left. */
+/* As many columns as there are: a whole tile, or half of one, a quarter, and single columns of what is left. Each sum is
+   added up in the same order whatever the registers: the same bits. */
 INLINE void tiles(const float *a, Size a_row, Size a_step, const float *b, Size b_step, float *c, Size c_row,
                   Size columns, Size inner, const int add, const int rows) {
     if (columns == TILE_COLUMNS) {
@@ -95,10 +108,10 @@ INLINE void tiles(const float *a, Size a_row, Size a_step, const float *b, Size 
     }
     Size j = 0;
     if (columns >= LANES) narrow_tile(a, a_row, a_step, b, b_step, c, c_row, inner, add, rows), j = LANES;
+    if (columns - j >= LANES / 2)
+        half_tile(a, a_row, a_step, b + j, b_step, c + j, c_row, inner, add, rows), j += LANES / 2;
     for (; j < columns; j++) single_tile(a, a_row, a_step, b + j, b_step, c + j, c_row, inner, add, rows);
 }
-
-#define EACH_NUMBER_OF_ROWS CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 
 /* Rows shared out evenly, so that no tile of one row is left at the end. */
 #define FOR_EACH_TILE(rows)                                                                                            \
@@ -237,7 +250,7 @@ INLINE void find_statistics(const Norm *norm, PerChannel per, float *statistics,
     for (Size g = 0; g < norm->groups; g++, statistics += 2) {
         Size first = g * width, end = first + width;
         float sum = 0, square = 0;
-        _Pragma("omp simd reduction(+ : sum, square)") for (Size c = first; c < end; c++) {
+        _Pragma("omp simd reduction(+ : sum, square) simdlen(8)") for (Size c = first; c < end; c++) {
             sum += per.scale[c];
             square += per.shift[c];
         }
@@ -296,7 +309,7 @@ INLINE void find_slopes(const Norm *norm, PerChannel per, const float *statistic
     for (Size g = 0; g < norm->groups; g++) {
         Size first = g * width, end = first + width;
         float mean = statistics[2 * g], rstd = statistics[2 * g + 1], product = 0, sum = 0;
-        _Pragma("omp simd reduction(+ : product, sum)") for (Size c = first; c < end; c++) {
+        _Pragma("omp simd reduction(+ : product, sum) simdlen(8)") for (Size c = first; c < end; c++) {
             product += norm->weight[c] * by_x[c];
             sum += norm->weight[c] * by_one[c];
             dweight[c] += (by_x[c] - mean * by_one[c]) * rstd;

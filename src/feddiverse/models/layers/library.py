@@ -1,8 +1,9 @@
 """The compiled `kernels.c`: found, and given its functions' types.
 
-The library is compiled when the package is installed. Where there was no compiler it is missing, and the models take
-PyTorch's own operations instead: the same numbers within rounding, in more time. So they do on processors too old to
-multiply and add at once (before 2013), for which its products of matrices are not made.
+It is compiled twice when the package is installed: for processors that take sixteen numbers at once (AVX-512), and for
+all others; both give the same bits. Where there was no compiler it is missing, and the models take PyTorch's own
+operations instead: the same numbers within rounding, in more time. So they do on processors too old to multiply and add
+at once (before 2013), for which its products of matrices are not made.
 """
 
 import ctypes
@@ -10,6 +11,8 @@ import importlib.util
 import os
 from ctypes import POINTER, c_double, c_float, c_int, c_int64, c_void_p
 from typing import Any
+
+import torch
 
 ENVIRONMENT = "FEDDIVERSE_KERNELS"
 """Names another library to load, such as one with sanitizers (`make sanitize`)."""
@@ -49,13 +52,22 @@ def _functions() -> dict[str, tuple[list[Any], Any]]:
     }
 
 
+def find() -> list[str]:
+    """Where the libraries lie that this processor can run, the fastest first."""
+    names = ["_kernels"]
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":
+        names.insert(0, "_kernels_avx512")
+    found = [importlib.util.find_spec(f"feddiverse.models.layers.{name}") for name in names]
+    return [spec.origin for spec in found if spec is not None and spec.origin is not None]
+
+
 def _load() -> ctypes.CDLL | None:
-    path = os.environ.get(ENVIRONMENT)
-    if path is None:
-        found = importlib.util.find_spec("feddiverse.models.layers._kernels")
-        path = None if found is None else found.origin
-    if path is None:
-        return None
+    paths = [os.environ[ENVIRONMENT]] if ENVIRONMENT in os.environ else find()
+    return open_library(paths[0]) if paths else None
+
+
+def open_library(path: str) -> ctypes.CDLL | None:
+    """The library there, with its functions' types; None if it cannot multiply and add at once on this processor."""
     library = ctypes.CDLL(path)
     for name, (arguments, result) in _functions().items():
         try:
