@@ -8,7 +8,7 @@ import pytest
 
 from feddiverse import train
 from feddiverse.cli import main
-from feddiverse.experiment import finished
+from feddiverse.experiment import estimating, finished
 from feddiverse.experiment.estimating import of_run
 
 SMALL = (
@@ -75,6 +75,19 @@ def test_table_and_reasons(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert "consensus" in shown.out
     assert "undefined" in shown.out
     assert "no attribute" in shown.err.replace("\n", " ")
+
+
+def test_names_in_brackets_are_shown_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = {"ci": 0.5, "ai": 0.5, "sc": None}
+    made = {"estimator": "mine:Own", "num_clients": 2, "warnings": ["[red] is odd."], "undefined": {"sc": "see [b]"},
+            "r": numbers, "mae": numbers, "seconds": 1.0, "bytes_up": 24}  # fmt: skip
+    monkeypatch.setattr(estimating, "estimates", lambda *_, **__: iter([made]))
+    assert feddiverse(monkeypatch, "--estimator", "consensus") in (0, None)
+    shown = capsys.readouterr()
+    assert shown.err == "mine:Own: [red] is odd.\n"
+    assert "mine:Own: r of SC is undefined: see [b].\n" in shown.out
 
 
 def test_wrong_estimator_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

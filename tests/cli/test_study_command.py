@@ -98,7 +98,7 @@ def test_a_failing_run_is_listed_and_the_others_are_made(grid: Path, tmp_path: P
     grid.write_text(GRID + '[rows.broken]\ncheckpoint = "nowhere.pt"\n')
     done = feddiverse("study", str(grid), "--out", "s", cwd=tmp_path)
     assert done.returncode == 1
-    assert "1 runs failed" in done.stderr
+    assert "1 run failed" in done.stderr
     assert "digits-gsc-broken-seed0: " in done.stderr
     assert "Traceback" not in done.stderr
     assert "Report: s/report.html" in done.stdout

@@ -31,6 +31,11 @@ out = SafeConsole()
 err = SafeConsole(stderr=True)
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 round`, `2 rounds`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def progress(*columns: ProgressColumn) -> Progress:
     """A bar on stderr, by default with what is done, elapsed and left; nothing at all when stderr is no terminal."""
     usual = (TextColumn("{task.completed:.0f}/{task.total:.0f}"), TimeElapsedColumn(), TimeRemainingColumn())

@@ -55,6 +55,6 @@ def estimate(
     show_table(estimators_table({(each["estimator"], config.federation): [each] for each in found}, title))
     for each in found:
         for warning in each["warnings"]:
-            err.print(f"{each['estimator']}: {warning}")
+            err.say(f"{each['estimator']}: {warning}", whole=True)
         for dimension, reason in each["undefined"].items():
-            out.print(f"{each['estimator']}: r of {dimension.upper()} is undefined: {reason}.")
+            out.say(f"{each['estimator']}: r of {dimension.upper()} is undefined: {reason}.")

@@ -7,7 +7,7 @@ from typing import Any
 from rich.markup import escape
 from rich.progress import BarColumn, TextColumn
 
-from feddiverse.cli.console import err, out, progress
+from feddiverse.cli.console import counted, err, out, progress
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.records import incomplete_in_words, worst_class_of, worst_in_words
 from feddiverse.experiment.run_directory import read_json
@@ -46,8 +46,8 @@ class Live:
         if first and not err.is_terminal:
             config, federation = self._config, self._config.federation.removeprefix("table:")
             err.say(
-                f"{federation} with {config.selector} selection, {config.rounds} rounds, evaluated every "
-                f"{config.evaluate_every}; all of it goes to {self._directory}",
+                f"{federation} with {config.selector} selection, {counted(config.rounds, 'round')}, evaluated "
+                f"every {config.evaluate_every}; all of it goes to {self._directory}",
                 whole=True,
             )
         for warning in record["warnings"]:
@@ -108,7 +108,7 @@ class Live:
             out.say(f"{self._directory} is finished already; its result:")
         for warning in result.get("warnings", ()):
             err.say(f"Warning: {warning}", whole=True)
-        took = f"after {result['rounds']} rounds in {clock(result['seconds'])}"
+        took = f"after {counted(result['rounds'], 'round')} in {clock(result['seconds'])}"
         out.say(f"{reached(result)} {took}; see {result['run_dir']}.", whole=True)
         if said := incomplete_in_words(result.get("incomplete") or []):
             out.say(said, whole=True)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from feddiverse.cli.console import err, out, progress
+from feddiverse.cli.console import counted, err, out, progress
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.expectation import correction, wall_seconds
 from feddiverse.experiment.study import Planned, Study, StudyDirectory
@@ -38,12 +38,8 @@ def how_long(study: Study, directory: StudyDirectory, workers: int, left: float 
     if left is None:
         left = factor * sum(wall_seconds(run.config, workers) for run in study.runs if not directory.is_done(run))
     measured = "corrected by the runs done here" if factor != 1 else "a rough guess until the first run is done"
-    runs, on = _count(len(study.runs), "run"), _count(workers, "worker")
+    runs, on = counted(len(study.runs), "run"), counted(workers, "worker")
     return f"{runs} in {directory.path}, about {duration(left)} left on {on} ({measured})."
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -113,7 +109,7 @@ class Display:
 
     def show_failures(self) -> None:
         """At the end, on stderr."""
-        err.say(f"{len(self.failures)} runs failed; give the same command again to retry them:")
+        err.say(f"{counted(len(self.failures), 'run')} failed; give the same command again to retry:")
         for name, why in self.failures.items():
             err.say(f"  {name}: {why}", whole=True)
 
