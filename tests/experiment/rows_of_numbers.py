@@ -64,3 +64,13 @@ def table(path: Path, **how: float) -> Path:
 def linear(num_classes: int, shape: tuple[int, ...]) -> nn.Module:
     """A model whose features are the numbers themselves."""
     return nn.Linear(shape[0], num_classes)
+
+
+def people(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Two numbers that tell the class, a third that shows a hidden scanner, which the sites differ in."""
+    rng = np.random.default_rng(seed)
+    site = rng.integers(0, 4, n)
+    scanner = (rng.random(n) < np.array([0.1, 0.4, 0.6, 0.9])[site]).astype(np.int64)
+    y = (rng.random(n) < np.where(scanner, 0.7, 0.3)).astype(np.int64)
+    x = rng.normal(size=(n, 3)) + np.stack([1.2 * y, y - 0.8 * scanner, 14 * scanner], axis=1)
+    return x.astype(np.float32), y, np.array(["north", "south", "east", "west"])[site], scanner

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from rows_of_numbers import people
 
 import feddiverse as fd
 from feddiverse.data.holdout import is_held_out
@@ -15,16 +16,6 @@ from feddiverse.server.groups import LEAST
 from feddiverse.server.meter import Meter
 
 QUICK: dict[str, Any] = {"rounds": 3, "evaluate_every": 3, "num_selected": 2, "seed": 3, "workers": 1, "model": "mlp"}
-
-
-def people(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Two numbers that tell the class, a third that shows a hidden scanner, which the sites differ in."""
-    rng = np.random.default_rng(seed)
-    site = rng.integers(0, 4, n)
-    scanner = (rng.random(n) < np.array([0.1, 0.4, 0.6, 0.9])[site]).astype(np.int64)
-    y = (rng.random(n) < np.where(scanner, 0.7, 0.3)).astype(np.int64)
-    x = rng.normal(size=(n, 3)) + np.stack([1.2 * y, y - 0.8 * scanner, 14 * scanner], axis=1)
-    return x.astype(np.float32), y, np.array(["north", "south", "east", "west"])[site], scanner
 
 
 def test_a_share_of_every_class_is_held_out_and_never_a_whole_class() -> None:

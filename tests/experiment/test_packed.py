@@ -7,12 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rows_of_numbers import people
 
+import feddiverse as fd
 from benchmarks.keep import keep
+from feddiverse.cli.live import Live
 from feddiverse.errors import UserError
 from feddiverse.experiment import finished, packed
 from feddiverse.experiment.config import from_mapping
 from feddiverse.experiment.overhead import cost
+from feddiverse.experiment.records import TESTED, worst_in_words
 from feddiverse.experiment.study import StudyDirectory, finished_runs
 from feddiverse.report import tables
 from feddiverse.report.results import load
@@ -75,6 +79,52 @@ def test_packing_keeps_what_reports_rest_on(old: finished.Run, tmp_path: Path) -
     ours, theirs = (cost(each.rounds, 24, 9) for each in (run, old))
     assert (ours.rounds, ours.first, ours.each) == (200, pytest.approx(theirs.first), pytest.approx(theirs.each))
     assert ours.each["messages"] == 0
+
+
+@pytest.fixture(scope="module", params=["test set", "held out"])
+def without_labels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose test samples have no attributes, or which has none at the server, though training ones are known."""
+    x, y, site, scanner = people()
+    test = people(300, seed=1)[:2] if request.param == "test set" else None
+    federation = fd.Federation.from_arrays(x, y, site, attribute=None if test else scanner, test=test)
+    path = tmp_path_factory.mktemp("study") / "run"
+    options = {"holdout": 0.3, "rebalance": True, "evaluate_every": 2, "evaluate_rebalanced_every": 2}
+    made = fd.train(federation, model="mlp", rounds=4, num_selected=2, seed=3, workers=1, out=path, **options)
+    assert made.rebalanced is not None
+    return path
+
+
+def test_what_clients_hold_out_and_hidden_groups_are_kept(without_labels: Path, tmp_path: Path) -> None:
+    made = finished.read(without_labels)
+    lost = [{"round": 2, "clients": [1]}]
+    made = replace(made, result={**made.result, "incomplete": lost, "privacy": {"epsilon": 3.0}})
+    (tmp_path / "study.jsonl").write_text(packed.pack({}, [made]))
+    _, (run,) = packed.unpack(tmp_path / "study.jsonl")
+    assert packed.pack({}, [run]) == (tmp_path / "study.jsonl").read_text()
+    told = (*TESTED, "incomplete", "privacy")
+    assert {key: run.result.get(key) for key in told} == {key: made.result.get(key) for key in told}
+    for key in TESTED:
+        assert run.result["rebalanced"][key] == made.result["rebalanced"][key]
+    tested = [record for record in made.rounds if record["accuracy"] is not None]
+    again = [record for record in run.rounds if record["accuracy"] is not None]
+    for key in (*TESTED, "rebalanced"):
+        assert [record[key] for record in again] == [record[key] for record in tested]
+    assert tested[-1]["held_out"]["estimated_groups"]
+
+
+def test_a_run_without_test_samples_at_the_server_is_reported_by_class(without_labels: Path) -> None:
+    """Also where the attributes of training samples are known: those of what clients hold out are not."""
+    run, result = finished.read(without_labels), fd.load_run(without_labels)
+    assert run.yardstick == "class"
+    assert run.worst_accuracy == result.worst_class_accuracy
+    assert run.group_name(1, 0) == "1"
+    assert [line.get_label() for line in result.plot().axes[0].get_lines()] == ["0", "1", "all", "worst class"]
+    assert {"group 0", "group 1"} <= set(result.to_pandas().columns)
+    known = run.federation["attribute_names"]
+    assert run.group_names == (["0, 0", "0, 1", "1, 0", "1, 1"] if known else ["0", "1"])
+    live = Live(run.config, without_labels)
+    live.show(run.rounds[-1])
+    assert live._worst == worst_in_words(run.rounds[-1])
 
 
 def test_tables_are_the_same_from_the_file(tmp_path: Path) -> None:

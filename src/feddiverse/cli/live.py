@@ -88,7 +88,7 @@ class Live:
     def _which(self, record: dict[str, Any]) -> str:
         """` (5–9, red)`: which group is the worst."""
         about, groups = self._about(), [g for g in record.get("groups") or [] if g["accuracy"] is not None]
-        if not groups or not about.get("attribute_names"):
+        if record["worst_group_accuracy"] is None or not about.get("attribute_names"):
             return ""
         worst = min(groups, key=lambda group: group["accuracy"])
         return f" ({about['class_names'][worst['class']]}, {about['attribute_names'][worst['attribute']]})"

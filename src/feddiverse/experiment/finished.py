@@ -39,9 +39,15 @@ class Run:
         return self.config.seed
 
     @property
+    def tested_attributes(self) -> list[str]:
+        """Names of the attribute values that tests tell apart; none where those of test samples are unknown, though
+        those of training samples may be known (samples that clients hold out)."""
+        return self.federation["attribute_names"] if self.result["worst_group_accuracy"] is not None else []
+
+    @property
     def yardstick(self) -> str:
         """What the worst accuracy is that of: a `group`; a `class` where the test samples' attributes are unknown."""
-        return "group" if self.federation["attribute_names"] else "class"
+        return "group" if self.tested_attributes else "class"
 
     @property
     def worst_accuracy(self) -> float:
@@ -73,15 +79,16 @@ class Run:
         return self.federation.get("client_names") or [str(k) for k in range(len(self.counts))]
 
     def group_name(self, y: int, a: int) -> str:
-        """`5–9, red`; where nobody knows the attribute `5–9`."""
-        return ", ".join([self.federation["class_names"][y], *self.federation["attribute_names"][a : a + 1]])
+        """Of a tested group: `5–9, red`; where nobody knows the attribute `5–9`."""
+        return ", ".join([self.federation["class_names"][y], *self.tested_attributes[a : a + 1]])
 
     @property
     def group_names(self) -> list[str]:
         """Of the groups of `counts`, class by class. It has one column for all where only test samples are known."""
-        if self.counts.shape[2] != len(self.federation["attribute_names"]):
-            return list(self.federation["class_names"])
-        return [self.group_name(y, a) for y, a in np.ndindex(*self.counts.shape[1:])]
+        classes, attributes = self.federation["class_names"], self.federation["attribute_names"]
+        if self.counts.shape[2] != len(attributes):
+            return list(classes)
+        return [f"{label}, {attribute}" for label in classes for attribute in attributes]
 
     @cached_property
     def curve(self) -> tuple[Floats, Floats]:

@@ -3,6 +3,7 @@
 The first line is what all runs share: the study, settings, federations, environments. Then comes a line a run: its own
 settings, its result, its rounds as columns. Rounds between two evaluations are joined to the later one: seconds and
 traffic add up, choices are kept round by round. What was measured, not counted, keeps six digits. No weights.
+Accuracies are kept as counts (class, attribute, samples, right answers of each group) and computed anew.
 """
 
 import json
@@ -11,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import from_mapping
 from feddiverse.experiment.finished import Run, checked
-from feddiverse.experiment.records import COUNTED, TESTED, summary, traffic_of
+from feddiverse.experiment.records import COUNTED, TESTED, accuracies_of, summary, traffic_of
 from feddiverse.heterogeneity import triplet
-from feddiverse.server.groups import accuracies
+from feddiverse.server.evaluation import Tested
+from feddiverse.server.groups import Accuracies, HeldOut, accuracies, with_estimated
 
 NAME = "study.jsonl"
 FORMAT = "feddiverse study 1"
@@ -43,8 +46,8 @@ def pack(study: Mapping[str, Any], runs: Iterable[Run]) -> str:
     head = {"study": about, "config": shared, "federations": federations, "environments": environments}
     lines: list[Plain] = [{"format": FORMAT, **head}]
     for run, own in zip(runs, settings, strict=True):
-        kept = ("seconds", "theta_sha256", "stopped", "rebalanced", "warnings")
-        result = {key: run.result[key] for key in kept if key in run.result}
+        kept = ("seconds", "theta_sha256", "stopped", "rebalanced", "warnings", "privacy", "incomplete")
+        result = {key: run.result[key] for key in kept if run.result.get(key, []) != []}
         compared = {key: v for key, v in run.triplets.get("evaluation_only", {}).items() if key != "truth"}
         lines.append(
             {
@@ -83,13 +86,12 @@ def _run(head: Plain, line: Plain, path: Path) -> Run:
     federation = head["federations"][line["federation"]]
     config = from_mapping({**head["config"], **line["config"]}, str(path))
     counts, rounds = np.asarray(federation["counts"], np.int64), _records(line["rounds"], federation)
-    result = line["result"]
+    kept = line["result"]
     names = federation.get("client_names", ())
     own = names if list(names) != [str(k) for k in range(len(counts))] else ()
-    result |= summary(rounds, counts, config, result["seconds"], result["theta_sha256"], own)
+    result = summary(rounds, counts, config, kept["seconds"], kept["theta_sha256"], own) | kept
     if (solved := result.get("rebalanced")) and solved["groups"]:
-        groups = [[group[key] for key in ("class", "attribute", "count")] for group in solved["groups"]]
-        solved |= _tested(groups, _correct(solved) or [], bool(federation["attribute_names"]))
+        solved |= _tested(_rows(solved["groups"]), _hidden(solved), federation)
     found = line["triplets"]
     if "evaluation_only" in found:
         ids = [int(k) for k in found["triplets"]]
@@ -105,22 +107,34 @@ def _columns(run: Run) -> Plain:
     kinds = sorted({kind for record in records for kind in record["traffic"]})
     zero = dict.fromkeys(COUNTED, 0)
     tested: list[Plain] = next((record["groups"] for record in records if record["groups"]), [])
-    solved = [_correct(record.get("rebalanced") or {}) for record in records]
+    solved = [record.get("rebalanced") or {} for record in records]
+    seldom: dict[str, list[Any]] = {
+        "rebalanced": [_correct(record) for record in solved],
+        "hidden": [_hidden(record) for record in records],
+        "hidden_rebalanced": [_hidden(record) for record in solved],
+    }
     return {
         **{key: [r[key] for r in records] for key in ("round", "train_loss", "seconds", "selection_seconds")},
         **{key: [r.get(key, []) for r in records] for key in ("failed", "warnings")},
         "pretraining": sum(r["phase"] == "pretraining" for r in records),
         "choices": [[None if ids == everyone else ids for ids in r["choices"]] for r in records],
-        "groups": [[g["class"], g["attribute"], g["count"]] for g in tested],
+        "groups": [row[:3] for row in _rows(tested)],
         "correct": [_correct(r) for r in records],
-        **({"rebalanced": solved} if any(solved) else {}),
+        **{key: column for key, column in seldom.items() if any(column)},
         "traffic": {k: {c: [r["traffic"].get(k, zero)[c] for r in records] for c in COUNTED} for k in kinds},
     }
 
 
 def _records(columns: Plain, federation: Plain) -> list[Plain]:
     """The records that `_columns` was made of."""
-    records, num_clients, known = [], len(federation["counts"]), bool(federation["attribute_names"])
+    records, num_clients, none = [], len(federation["counts"]), [None] * len(columns["round"])
+
+    def tested(i: int, correct: str, hidden: str) -> Plain | None:
+        if not (right := columns.get(correct, none)[i]):
+            return None
+        rows = [[*group, answers] for group, answers in zip(columns["groups"], right, strict=True)]
+        return _tested(rows, columns.get(hidden, none)[i] or {}, federation)
+
     for i, number in enumerate(columns["round"]):
         choices = [list(range(num_clients)) if ids is None else ids for ids in columns["choices"][i]]
         traffic = {kind: {c: rows[c][i] for c in COUNTED} for kind, rows in columns["traffic"].items()}
@@ -131,16 +145,12 @@ def _records(columns: Plain, federation: Plain) -> list[Plain]:
             "selected": choices[-1],
             "choices": choices,
             **{key: columns[key][i] for key in ("failed", "warnings", "train_loss")},
-            **dict.fromkeys(TESTED),
-            "rebalanced": None,
+            **(tested(i, "correct", "hidden") or dict.fromkeys(TESTED)),
+            "rebalanced": tested(i, "rebalanced", "hidden_rebalanced"),
             **{key: columns[key][i] for key in ("seconds", "selection_seconds")},
             **{way: sum(row[way] for row in traffic.values()) for way in ("bytes_down", "bytes_up")},
             "traffic": traffic,
         }
-        if columns["correct"][i]:
-            record |= _tested(columns["groups"], columns["correct"][i], known)
-        if solved := columns.get("rebalanced", {i: None})[i]:
-            record["rebalanced"] = {**dict.fromkeys(TESTED), **_tested(columns["groups"], solved, known)}
         records.append(record)
     return records
 
@@ -150,12 +160,43 @@ def _correct(record: Plain) -> list[int] | None:
     return [group["correct"] for group in record["groups"]] if record.get("groups") else None
 
 
-def _tested(groups: list[list[int]], correct: list[int], known: bool) -> Plain:
-    """Accuracies, from right answers of each group: its class, attribute and number of samples."""
-    y, a, count = np.array(groups).T
+def _rows(groups: list[Plain]) -> list[list[int]]:
+    return [[group[key] for key in ("class", "attribute", "count", "correct")] for group in groups]
+
+
+def _hidden(record: Plain) -> Plain:
+    """What was counted of groups as they are read off samples, and by clients of samples that they hold out."""
+    found: Plain = {"estimated": _rows(record["estimated_groups"])} if record.get("estimated_groups") else {}
+    if held_out := record.get("held_out"):
+        clients = {client: [told["count"], told["correct"]] for client, told in held_out["clients"].items()}
+        found["held_out"] = {"groups": _rows(held_out["groups"]), "clients": clients, **_hidden(held_out)}
+    return found
+
+
+def _tested(rows: list[list[int]], hidden: Plain, federation: Plain) -> Plain:
+    """The keys of `TESTED`, from what `_rows` and `_hidden` gave."""
+    held_out = None
+    if told := hidden.get("held_out"):
+        clients = {int(client): (correct, count) for client, (count, correct) in told["clients"].items()}
+        held_out = HeldOut.of(_accuracies(told["groups"], told, 0), clients)
+        if not federation["num_test"]:
+            return accuracies_of(Tested(held_out, held_out))
+    return accuracies_of(Tested(_accuracies(rows, hidden, len(federation["attribute_names"])), held_out))
+
+
+def _accuracies(rows: list[list[int]], hidden: Plain, num_known: int) -> Accuracies:
+    """`num_known`: attribute values that have names, be it of training samples only."""
+    table = _table(rows)
+    found = accuracies(table, attributes_known=table.shape[2] == num_known)
+    return with_estimated(found, _table(hidden["estimated"])) if "estimated" in hidden else found
+
+
+def _table(rows: list[list[int]]) -> NDArray[np.int64]:
+    """[2, classes, attributes]: right answers, then samples."""
+    y, a, count, correct = np.array(rows).T
     table = np.zeros((2, y.max() + 1, a.max() + 1), np.int64)
     table[:, y, a] = correct, count
-    return vars(accuracies(table, known))
+    return table
 
 
 def joined(records: list[Plain]) -> list[Plain]:

@@ -152,8 +152,7 @@ class Result:
             flat = {key: value for key, value in record.items() if key not in ("groups", "traffic", "rebalanced")}
             if solved := record.get("rebalanced"):
                 flat |= {f"rebalanced_{key}": solved[key] for key in ("accuracy", "worst_group_accuracy")}
-            names = self.about["class_names"], self.about["attribute_names"]
-            flat |= {f"group {_group(group, *names)}": group["accuracy"] for group in record["groups"] or []}
+            flat |= {f"group {self._name(group)}": group["accuracy"] for group in record["groups"] or []}
             rows.append(flat)
         return pandas.DataFrame(rows)
 
@@ -167,10 +166,9 @@ class Result:
         figure = ShownFigure(figsize=(7, 4), layout="constrained")
         axes = figure.add_subplot(xlabel="round", ylabel="accuracy", ylim=(0, 1))
         at = [record["round"] for record in tested]
-        names = self.about["class_names"], self.about["attribute_names"]
         for place, group in enumerate(tested[-1]["groups"] if tested else []):
             values = [record["groups"][place]["accuracy"] for record in tested]
-            axes.plot(at, values, linewidth=0.8, alpha=0.6, label=_group(group, *names))
+            axes.plot(at, values, linewidth=0.8, alpha=0.6, label=self._name(group))
         axes.plot(at, [record["accuracy"] for record in tested], color="grey", linestyle="--", label="all")
         known = self.worst_group_accuracy is not None
         worst: list[Any] = [record["worst_group_accuracy"] if known else worst_class_of(record) for record in tested]
@@ -178,6 +176,12 @@ class Result:
         with rc_context({"text.parse_math": False}):  # a $ in a name is a $
             axes.legend(loc="lower right", fontsize="small")
         return figure
+
+    def _name(self, group: dict[str, Any]) -> str:
+        """`5–9 · red`; where nobody knows the attributes of test samples `5–9`."""
+        known = self.worst_group_accuracy is not None
+        attribute = self.about["attribute_names"][group["attribute"] :][: int(known)]
+        return " · ".join(map(str, [self.about["class_names"][group["class"]], *attribute]))
 
     def __repr__(self) -> str:
         worst = worst_in_words(self.summary) or "not evaluated"
@@ -266,11 +270,6 @@ def _about_of_old(path: Path) -> dict[str, Any]:
         "model": config.model, "num_classes": len(names), "shape": [3, size, size], "mean": mean, "std": std,
         "classes": list(range(len(names))), "class_names": names, "attribute_names": made["attribute_names"],
     }  # fmt: skip
-
-
-def _group(group: dict[str, Any], class_names: list[str], attribute_names: list[str]) -> str:
-    y, a = group["class"], group["attribute"]
-    return f"{class_names[y]} · {attribute_names[a]}" if a < len(attribute_names) else str(class_names[y])
 
 
 __all__ = ["Result", "load_model", "load_run"]
