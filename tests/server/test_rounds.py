@@ -8,9 +8,11 @@ import pytest
 
 from feddiverse import registry
 from feddiverse.errors import RunError
-from feddiverse.estimation.base import Oracle
+from feddiverse.estimation.base import Estimator, Oracle
 from feddiverse.messages import LabelCounts, Loss, Reply, Task, Train, TrueMatrix, Vector
 from feddiverse.selection.base import Selector
+from feddiverse.selection.feddiverse import FedDiverse
+from feddiverse.selection.group_balance import GroupBalance
 from feddiverse.server.aggregation import Aggregator, FedAvgM
 from feddiverse.server.rounds import Plan, Round, rounds
 
@@ -216,6 +218,47 @@ def test_goes_on_where_it_was_with_the_same_bits() -> None:
 def test_a_selector_that_repeats_or_invents_clients_is_refused(choice: list[int]) -> None:
     with pytest.raises(RunError, match="not different clients"):
         run(FakeEngine(), Fixed(choice))
+
+
+@pytest.mark.parametrize(
+    ("weights", "told"),
+    [
+        (np.zeros(SIZE - 1, np.float32), r"gave float32 of shape \(3,\), where float32 of shape \(4,\)"),
+        (None, "gave object"),
+        (np.full(SIZE, 1j), "gave complex128"),
+        (np.array([0, np.nan, 0, 0]), "not all finite; a smaller step may help"),
+    ],
+)
+def test_weights_that_no_client_can_go_on_from_are_the_aggregators_fault(weights: Vector, told: str) -> None:
+    class Own(Aggregator):
+        def step(self, theta, replies):
+            list(replies)
+            return weights
+
+    with pytest.raises(RunError, match=f"Round 1: the aggregator.*{told}"):
+        run(FakeEngine(), Fixed([3]), aggregator=Own())
+
+
+def test_weights_of_an_own_aggregator_are_kept_as_all_others_are() -> None:
+    class Own(Aggregator):
+        def step(self, theta, replies):
+            return [float(reply.client) for reply in replies] * SIZE
+
+    done = run(FakeEngine(), Fixed([3]), aggregator=Own())[-1]
+    assert (done.theta.dtype, done.theta.tolist()) == (np.float32, [3.0] * SIZE)
+
+
+@pytest.mark.parametrize("told", [[1.0, 2.0], None, [0.1, 0.2, float("nan")], "abc", np.zeros((3, 1))])
+@pytest.mark.parametrize("selector", [FedDiverse, GroupBalance])
+def test_an_estimator_that_finds_no_triplet_is_refused(selector: type[Selector], told: object) -> None:
+    class Own(Estimator):
+        gives_matrices = True
+
+        def estimate(self, round, clients, ask):
+            return dict.fromkeys(clients, told)
+
+    with pytest.raises(RunError, match=r"The estimator Own found .* of client 7, where three numbers are expected"):
+        run(FakeEngine(), selector(Own()))
 
 
 def test_vectors_are_kept_only_for_selectors_that_want_them() -> None:

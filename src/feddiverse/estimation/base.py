@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from feddiverse.errors import RunError, as_text
 from feddiverse.heterogeneity import triplet
 from feddiverse.messages import Ask, LabelCounts, Plain, TrueMatrix
 from feddiverse.server.replies import answers
@@ -54,6 +55,22 @@ class Estimator(ABC):
         self.warnings = list(state["warnings"])
         if "matrices" in state:
             self.matrices = {int(k): np.asarray(m, dtype=np.float64) for k, m in state["matrices"].items()}
+
+
+def estimated(estimator: Estimator, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Triplet]:
+    """What an estimator finds. It may be anyone's, so three numbers of each client are insisted on."""
+    found = {}
+    for client, told in estimator.estimate(round, clients, ask).items():
+        try:
+            found[client] = np.asarray(told, np.float64)
+        except (TypeError, ValueError):
+            found[client] = np.empty(0)
+        if found[client].shape != (3,) or not np.isfinite(found[client]).all():
+            raise RunError(
+                f"The estimator {type(estimator).__name__} found {as_text(told)} of client {client}, where three"
+                " numbers are expected: CI, AI, SC."
+            )
+    return found
 
 
 class Oracle(Estimator):

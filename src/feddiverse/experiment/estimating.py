@@ -9,6 +9,7 @@ from typing import Any
 from feddiverse import registry
 from feddiverse.engine.machine import one_blas_thread
 from feddiverse.errors import RunError, UserError
+from feddiverse.estimation.base import estimated
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.finished import Run
 from feddiverse.experiment.opening import Opened, open_run
@@ -55,7 +56,7 @@ def estimates(config: Config, names: Sequence[str], *, workers: int, device: str
             tell(name)
             truth, started = TruthKept(engine), time.perf_counter()
             meter = Meter(truth, opened.privacy)
-            found = estimator.estimate(config.pretraining_rounds + 1, engine.clients, meter.with_theta(theta))
+            found = estimated(estimator, config.pretraining_rounds + 1, engine.clients, meter.with_theta(theta))
             wall = time.perf_counter() - started
             if not found:
                 raise RunError(f"No client of {config.federation} answered the estimator {name}.")

@@ -8,8 +8,8 @@ import numpy as np
 from feddiverse.errors import UserError
 from feddiverse.estimation.base import Estimator
 from feddiverse.messages import Ask, Plain
-from feddiverse.selection.base import Selector
 from feddiverse.selection.draws import Floats, Ids, lowest, sorted_ids
+from feddiverse.selection.estimating import EstimatingSelector
 from feddiverse.selection.feddiverse_pool import Pool, arrange
 from feddiverse.selection.feddiverse_rule import choose_as_released, choose_as_written
 from feddiverse.selection.limited import resting
@@ -17,7 +17,7 @@ from feddiverse.selection.limited import resting
 FEW = 4096  # up to this many clients scanning them all is faster than laying out a pool
 
 
-class FedDiverse(Selector):
+class FedDiverse(EstimatingSelector):
     """Groups of three clients that differ as much as possible in class imbalance, attribute imbalance and spurious
     correlation. Every round starts anew with SC leading; a group cut short by `k` simply ends.
 
@@ -39,16 +39,17 @@ class FedDiverse(Selector):
     ) -> None:
         if rule not in ("paper", "released"):
             raise UserError(f"selector.rule must be 'paper' or 'released', not {rule!r}.")
-        self.estimator = estimator
+        super().__init__(estimator)
         self.coverage = coverage
         self.smoothing = smoothing
         self.rule = rule
-        self._triplets: dict[int, list[float]] = {}
         self._times_chosen: Counter[int] = Counter()
         self._pool: tuple[Ids, Ids, Pool] | None = None  # ids ascending, ids as arranged, and the pool of these
 
     def choose(self, round: int, k: int, clients: Mapping[int, int], ask: Ask, rng: np.random.Generator) -> list[int]:
-        unknown = self._estimate(round, clients, ask)
+        if asked := self._learn(round, clients, ask):
+            self._pool = None
+        unknown = sorted_ids({client: size for client, size in asked.items() if client not in self._triplets})
         ids = sorted_ids(clients)
         away = self._resting(ids, k)
         without = np.union1d(unknown, away)
@@ -57,15 +58,6 @@ class FedDiverse(Selector):
             chosen += lowest(spare, self._times(spare), k - len(chosen), rng)
         self._times_chosen.update(chosen)
         return chosen
-
-    def _estimate(self, round: int, clients: Mapping[int, int], ask: Ask) -> Ids:
-        """Ask for the triplets not yet known; returns the ids of those that remain unknown."""
-        new = {client: size for client, size in clients.items() if client not in self._triplets}
-        if new:
-            found = self.estimator.estimate(round, new, ask)
-            self._triplets |= {client: [float(x) for x in triplet] for client, triplet in found.items()}
-            self._pool = None
-        return sorted_ids({client: size for client, size in new.items() if client not in self._triplets})
 
     def _diverse(self, ids: Ids, without: Ids, k: int, rng: np.random.Generator) -> list[int]:
         """The rule's choice among `ids` but those in `without`."""
@@ -102,22 +94,10 @@ class FedDiverse(Selector):
         nobody = [] if self._triplets else ["No client's triplet is known: the least often chosen are taken."]
         return [*nobody, *self.estimator.warnings]
 
-    def findings(self) -> Plain:
-        return {
-            "estimator": type(self.estimator).__name__.lower(),
-            "triplets": {str(client): triplet for client, triplet in sorted(self._triplets.items())},
-            "warnings": list(self.estimator.warnings),
-        }
-
     def state(self) -> Plain:
-        return {
-            "estimator": self.estimator.state(),
-            "triplets": [[client, *triplet] for client, triplet in self._triplets.items()],
-            "times_chosen": [list(pair) for pair in self._times_chosen.items()],
-        }
+        return {**super().state(), "times_chosen": [list(pair) for pair in self._times_chosen.items()]}
 
     def restore(self, state: Plain) -> None:
-        self.estimator.restore(state["estimator"])
-        self._triplets = {int(client): triplet for client, *triplet in state["triplets"]}
+        super().restore(state)
         self._times_chosen = Counter(dict(state["times_chosen"]))
         self._pool = None

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from feddiverse.errors import UserError
 from feddiverse.estimation.base import Estimator
 from feddiverse.messages import Ask, Plain
-from feddiverse.selection.base import Selector
 from feddiverse.selection.draws import by_weight, sorted_ids
+from feddiverse.selection.estimating import EstimatingSelector
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ def least_squares(columns: Floats) -> Floats:
     return result
 
 
-class GroupBalance(Selector):
+class GroupBalance(EstimatingSelector):
     """Clients drawn without replacement with probabilities ω that would make all groups equally large.
 
     The matrices are the true ones (estimator `oracle`), or estimated ones whose attribute means the same on every
@@ -77,13 +77,14 @@ class GroupBalance(Selector):
                 "Selector 'group_balance' needs matrices whose attribute means the same on every client, which this"
                 " estimator does not give; set estimator to 'consensus' or 'oracle'."
             )
-        self.estimator = estimator
+        super().__init__(estimator)
         self.estimator.wants_matrices = True
-        self._triplets: dict[int, list[float]] = {}
         self._weights: tuple[NDArray[np.int64], Floats] | None = None  # of these ids
 
     def choose(self, round: int, k: int, clients: Mapping[int, int], ask: Ask, rng: np.random.Generator) -> list[int]:
-        matrices = self._matrices(round, clients, ask)
+        if self._learn(round, clients, ask):
+            self._weights = None
+        matrices = self.estimator.matrices or {}  # none as long as nobody answered
         ids = sorted_ids(clients)
         known = np.array([i for i in ids.tolist() if i in matrices], np.int64)
         if self._weights is None or not np.array_equal(self._weights[0], known):
@@ -93,34 +94,14 @@ class GroupBalance(Selector):
         weights[np.searchsorted(ids, known)] = self._weights[1]
         return by_weight(ids, weights, k, rng)
 
-    def _matrices(self, round: int, clients: Mapping[int, int], ask: Ask) -> dict[int, Floats]:
-        new = {i: size for i, size in clients.items() if i not in self._triplets}
-        if new:
-            found = self.estimator.estimate(round, new, ask)
-            self._triplets |= {i: [float(x) for x in triplet] for i, triplet in found.items()}
-            self._weights = None
-        return self.estimator.matrices or {}  # none as long as nobody answered
-
     def warnings(self) -> list[str]:
         nobody = [] if self.estimator.matrices else ["No client's matrix is known: clients are drawn uniformly."]
         return [*nobody, *self.estimator.warnings]
 
     def findings(self) -> Plain:
         weights = {} if self._weights is None else dict(zip(*(part.tolist() for part in self._weights), strict=True))
-        return {
-            "estimator": type(self.estimator).__name__.lower(),
-            "triplets": {str(i): triplet for i, triplet in sorted(self._triplets.items())},
-            "weights": {str(i): weight for i, weight in weights.items()},
-            "warnings": list(self.estimator.warnings),
-        }
-
-    def state(self) -> Plain:
-        return {
-            "estimator": self.estimator.state(),
-            "triplets": [[i, *triplet] for i, triplet in self._triplets.items()],
-        }
+        return {**super().findings(), "weights": {str(i): weight for i, weight in weights.items()}}
 
     def restore(self, state: Plain) -> None:
-        self.estimator.restore(state["estimator"])
-        self._triplets = {int(i): triplet for i, *triplet in state["triplets"]}
+        super().restore(state)
         self._weights = None

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from feddiverse.errors import RunError
 from feddiverse.estimation.balancer import Balancer, CannotBalance, Head
 from feddiverse.messages import Engine, Train, Vector
@@ -134,7 +136,7 @@ def rounds(
         replies = trained(meter.ask(task, theta, asked))
         if phase == "selected":
             replies = objective.watch(theta, replies)
-        previous, theta = theta, step(theta, average(theta, replies))
+        previous, theta = theta, checked_weights(step(theta, average(theta, replies)), theta, number)
         warnings += average.warnings()
         lost_in_a_row = 0 if trained.usable else lost_in_a_row + 1
         if lost_in_a_row:
@@ -186,6 +188,19 @@ def rounds(
             raise RunError(
                 f"No client sent usable weights in {MAX_LOST_IN_A_ROW} rounds in a row. {trained.warnings[0]}"
             )
+
+
+def checked_weights(found: Vector, theta: Vector, round: int) -> Vector:
+    """An aggregator may be anyone's: what it returns must be weights of the same model that clients can go on from."""
+    weights = np.asarray(found)
+    if weights.shape != theta.shape or not np.can_cast(weights.dtype, theta.dtype, "same_kind"):
+        raise RunError(
+            f"Round {round}: the aggregator gave {weights.dtype} of shape {weights.shape}, where {theta.dtype} of shape"
+            f" {theta.shape} is expected."
+        )
+    if not np.isfinite(weights).all():
+        raise RunError(f"Round {round}: the aggregator's weights are not all finite; a smaller step may help.")
+    return weights.astype(theta.dtype, copy=False)
 
 
 def checked_choice(chosen: Iterable[int], clients: Mapping[int, int]) -> list[int]:
