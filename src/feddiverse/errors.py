@@ -1,5 +1,11 @@
 """The two ways a command can end badly: the user's mistake, or ours."""
 
+import shlex
+from pathlib import Path
+
+CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
+"""The versions that were tried together: there in the repository, not where a wheel was installed."""
+
 
 class UserError(Exception):
     """What the user can mend. The message is one sentence: what is wrong, where, what to do. Exit code 2.
@@ -22,8 +28,9 @@ class RunError(Exception):
 
 
 def how_to_install(extra: str) -> str:
-    """What to type where a library is missing that only some need."""
-    return f"pip install --constraint constraints.txt '.[{extra}]' in feddiverse's repository"
+    """What to type where a library is missing that only some need. pip adds it to the package that is there."""
+    tried = f"--constraint {shlex.quote(str(CONSTRAINTS))} " if CONSTRAINTS.is_file() else ""
+    return f"pip install {tried}'feddiverse[{extra}]'"
 
 
 LONGEST_TEXT = 300  # characters of what others say that are shown

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from feddiverse import errors
 from feddiverse.errors import UserError
 from feddiverse.experiment import trackers
 from feddiverse.experiment.config import Config, to_toml
@@ -135,5 +136,13 @@ def test_a_missing_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise ImportError(name)
 
     monkeypatch.setattr(trackers, "import_module", missing)
-    with pytest.raises(UserError, match=r"pip install --constraint constraints.txt '.\[mlflow\]'"):
+    with pytest.raises(UserError, match=r"pip install --constraint \S+/constraints.txt 'feddiverse\[mlflow\]'\.$"):
         trackers.tracker("mlflow", run)
+
+
+def test_who_installed_a_wheel_is_told_of_no_file_of_the_repository(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert errors.CONSTRAINTS.is_file()  # here
+    monkeypatch.setattr(errors, "CONSTRAINTS", tmp_path / "constraints.txt")
+    assert errors.how_to_install("hub") == "pip install 'feddiverse[hub]'"
