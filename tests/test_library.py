@@ -309,7 +309,66 @@ def test_an_exported_model_and_a_run_are_checkpoints_to_start_from(tmp_path: Pat
     fd.train("digits-gsc", out=tmp_path / "run", **QUICK)
     command = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--out", str(tmp_path / "m.safetensors")])
     assert command.exit_code == 0, command.output
-    starts = [str(tmp_path / "run"), str(tmp_path / "m.safetensors")]
+    starts = [tmp_path / "run", tmp_path / "m.safetensors", tmp_path / "run" / "checkpoint.safetensors"]
     further = [fd.train("digits-gsc", checkpoint=start, seed=9, **QUICK).theta_sha256 for start in starts]
-    assert further[0] == further[1]
+    assert further == further[:1] * 3
     assert further[0] != fd.train("digits-gsc", seed=9, **QUICK).theta_sha256
+
+
+THEIRS = """
+import numpy as np
+from torch import nn
+import feddiverse as fd
+from feddiverse.data.digits import open_digits
+from feddiverse.splits import Split
+
+class Largest(fd.Selector):
+    def __init__(self, skip=0):
+        self.skip = skip
+    def choose(self, round, k, clients, ask, rng):
+        return sorted(clients, key=lambda client: -clients[client])[self.skip:][:k]
+
+class Half(fd.Aggregator):
+    def move(self, update):
+        return update / 2
+
+class Equal(fd.Estimator):
+    def estimate(self, round, clients, ask):
+        return {client: [0.2, 0.3, 0.5] for client in clients}
+
+def flat(num_classes, shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), num_classes))
+
+def alike(rng, clients=4):
+    return Split(np.full((clients, 2, 2), 5))
+
+def noise(num_classes, num_attributes, seed):
+    return open_digits(num_classes, num_attributes, seed)
+"""
+ANNOUNCED = {
+    "selector": "largest = theirs:Largest", "aggregator": "half = theirs:Half", "estimator": "equal = theirs:Equal",
+    "model": "flat = theirs:flat", "split": "alike = theirs:alike", "source": "noise = theirs:noise",
+}  # fmt: skip
+
+
+def test_a_package_announces_its_parts_by_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    about = tmp_path / "theirs-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "".join(f"[feddiverse.{kind}s]\n{line}\n" for kind, line in ANNOUNCED.items())
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    made = fd.train(
+        "alike(clients=6):noise", "flat", {"name": "largest", "skip": 2}, "half",
+        rounds=1, num_selected=2, pretraining_rounds=0, workers=1,
+    )  # fmt: skip
+    assert made.history[0]["selected"] == [2, 3]
+    assert isinstance(made.model[1], nn.Linear)
+    estimated = fd.train("alike:noise", "flat", "feddiverse", estimator="equal", rounds=2, num_selected=2, workers=1)
+    assert estimated.triplets["triplets"]["3"] == [0.2, 0.3, 0.5]
+    with pytest.raises(fd.UserError, match="There is no selector 'largets' \\(did you mean 'largest'"):
+        fd.train("digits-gsc", selector="largets")
+    with pytest.raises(fd.UserError, match="has no parameter 'skips' \\(did you mean 'skip'"):
+        fd.train("digits-gsc", selector={"name": "largest", "skips": 2})

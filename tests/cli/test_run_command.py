@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import feddiverse as fd
 from feddiverse.cli import main
 from feddiverse.cli.live import Live, clock
 from feddiverse.experiment import train
@@ -196,6 +198,19 @@ def test_every_option_and_key_is_documented() -> None:
     options = [name for option in command.commands["run"].params for name in option.opts]
     assert [name for name in options if f"`{name}" not in text] == []
     assert [key for key in KEYS if f"| `{key}` |" not in text] == []
+
+
+def test_what_a_run_directory_says_is_documented(tmp_path: Path) -> None:
+    """Every key of a record and of a result is in the table of files."""
+    made = fd.train("digits-gsc", rounds=1, num_selected=2, workers=1, out=tmp_path / "run", on_round=lambda _: False)
+    said = {
+        line.split("|")[1].strip(" `"): line for line in DOCS.read_text("utf-8").splitlines() if ".json" in line[:20]
+    }
+    files = {"rounds.jsonl": made.history[-1], "result.json": made.summary}
+    files["federation.json"] = json.loads((tmp_path / "run" / "federation.json").read_text())
+    for name, content in files.items():
+        words = set(re.findall(r"\w+", said[name]))
+        assert content.keys() <= words, name
 
 
 def test_clock() -> None:

@@ -18,8 +18,6 @@ Pictures = NDArray[np.uint8]  # [n, channels, height, width]
 
 Augment = Callable[[Pictures], Pictures]
 
-PADDING = ("constant", "edge")
-
 
 def augmentation(task: Train | GroupSums, client_id: int) -> Augment | None:
     """What the task asks to be done with each batch, in the order they are shown; None: nothing.

@@ -343,6 +343,8 @@ def starting_weights(config: Config) -> Path | None:
         return None
     if config.checkpoint:
         path = Path(config.checkpoint).expanduser()
+        if path.name == "checkpoint.safetensors" and (path.parent / "model.json").is_file():
+            path = path.parent  # a run's own file: what its numbers are is written beside it
         if not (path.is_file() or (path / "checkpoint.safetensors").is_file()):
             raise UserError(f"There is no checkpoint file and no finished run {path}; give another with --checkpoint.")
         return path
