@@ -1,10 +1,10 @@
 """Fed-CBS: class-balanced sampling.
 
 Zhang, Li, Tang, Sun, Chen, Zhang, Chen, Chen, Li: "Fed-CBS: a heterogeneity-aware client sampling mechanism for
-federated learning via class-imbalance reduction", ICML 2023. β_m = m and λ = 10 follow one public reimplementation, the
-least value of QCID^β_m another; neither the paper's text nor the authors' own code was at hand to check.
-There the server learns the inner products of label distributions under homomorphic encryption; here clients send
-their class counts in the clear, which gives the same numbers.
+federated learning via class-imbalance reduction", ICML 2023. The formulas, β_m = m and λ = 10 are those of three public
+reimplementations; neither the paper's text nor the authors' own code was at hand to check. There the server learns the
+inner products of label distributions under homomorphic encryption; here clients send their class counts in the clear,
+which gives the same numbers.
 """
 
 from collections import Counter
@@ -16,9 +16,7 @@ from feddiverse.messages import Plain
 from feddiverse.selection.labels import Floats, LabelSelector
 
 EXPLORATION = 10.0  # λ
-LEAST = 1e-3  # of QCID^β_m, by which the rule divides
-"""Sets that are balanced enough for this count as equally good. Without it a perfectly balanced client has a weight
-that drowns the exploration term, and of two nearly balanced sets the better one is taken nearly always."""
+LEAST = 1e-3  # of QCID, by which the rule divides: sets more balanced than this count as equally good
 
 
 def imbalance(counts: Floats) -> Floats:
@@ -32,8 +30,11 @@ class FedCBS(LabelSelector):
     """One client after the other, the more likely the more balanced it makes the pooled labels.
 
     The first is drawn with probability ∝ 1/QCID + λ·√(3 ln t / (2 T_c)), T_c being how often c was chosen in t rounds;
-    the m-th with probability ∝ 1/QCID(those chosen and c)^m, each power at least 0.001. (The paper's formulas for m ≥ 2
-    have a numerator that is the same for every candidate.)
+    the m-th with probability ∝ 1/QCID(those chosen and c)^m. (The paper's formulas for m ≥ 2 have a numerator that is
+    the same for every candidate.)
+
+    Ours: 1/QCID counts as λ at most for the first. A perfectly balanced client would else have an endless weight, and
+    nothing would be explored; where no client alone is balanced, as in the paper's experiments, that changes little.
     """
 
     def __init__(self, seed: int, num_classes: int) -> None:
@@ -47,11 +48,13 @@ class FedCBS(LabelSelector):
         pooled = np.zeros(counts.shape[1])
         chosen: list[int] = []
         for m in range(1, k + 1):
-            weights = 1 / np.maximum(imbalance(counts + pooled) ** m, LEAST)
+            qcid = np.maximum(imbalance(counts + pooled), LEAST)
             if m == 1:
                 times = np.array([max(1, self._times_chosen[i]) for i in ids.tolist()])
+                weights = np.minimum(1 / qcid, EXPLORATION)
                 weights += EXPLORATION * np.sqrt(1.5 * np.log(self._num_rounds) / times)
-            weights = np.where(left, weights, 0.0)
+            else:  # 1/QCID^m, as parts of the largest: a thousandth power would be no number
+                weights = np.where(left, qcid[left].min() / qcid, 0.0) ** m
             chosen.append(int(rng.choice(len(counts), p=weights / weights.sum())))
             left[chosen[-1]] = False
             pooled += counts[chosen[-1]]
