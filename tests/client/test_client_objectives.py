@@ -1,8 +1,11 @@
 """FedDyn's and MOON's objectives on a client, against their definitions by plain autograd."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from feddiverse.client import training
@@ -97,6 +100,20 @@ def test_contrast_leaves_the_model_as_it_was() -> None:
     assert all(view.shape == (24, 64) for view in views)
     contrast.close()
     assert not model.module.head._forward_pre_hooks
+
+
+def test_contrast_sees_what_a_dropout_before_the_head_hides() -> None:
+    """θ and the last model see without dropout: a model that equals θ sees the same, whatever is dropped."""
+    dropping = nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 3))
+    model = build(ModelSpec("dropping", 3, (5,), None, None, factory=dropping))
+    model.module.train()
+    theta, x = model.vector(), torch.randn(8, 5)
+    with closing(Contrast(Train(0, 1, moon_mu=1.0), theta, theta * 0.5, model)) as contrast:
+        views = contrast.views(x)
+        model.module(x)
+        torch.testing.assert_close(contrast._seen[-1], views[0])
+        assert contrast._seen[-1].requires_grad
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.module.modules())
 
 
 def _named(model: FlatModel, weights: torch.Tensor) -> dict[str, torch.Tensor]:
