@@ -422,6 +422,11 @@ def test_oort_scores_by_hand() -> None:
     # Ten new clients of 80 samples: the quantile is 80, so nothing is clipped, and the scale twice as wide.
     with_new = selector._scores(ids, np.full(10, 80.0))
     np.testing.assert_allclose(with_new[3], (40 - 0.999) / (80 - 0.999) + bonus[3])
+    # Ten without samples have no reward: neither quantile nor scale is theirs.
+    np.testing.assert_array_equal(selector._scores(ids, np.zeros(10)), scores)
+    nothing = Oort(3)
+    nothing.restore({"utility": [[1, 0.0, 1], [2, 0.0, 2]], "exploration": 0.2, "num_rounds": 4})
+    assert np.isfinite(nothing._scores(np.array([1, 2]), np.zeros(1))).all()
 
 
 def test_oort_draws_nobody_below_the_cut_off() -> None:

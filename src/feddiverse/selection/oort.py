@@ -96,11 +96,12 @@ class Oort(Selector):
     def _scores(self, ids: NDArray[np.int64], sizes_of_new: Floats) -> Floats:
         """Clipped utilities scaled to 0…1, plus √(0.1·ln t / last round asked) for what may have changed since.
 
-        Quantile and scale are those of all rewards: utilities of clients that were tried, sizes of those that were not,
-        which is what the authors' code registers new clients with.
+        Quantile and scale are those of all positive rewards: utilities of clients that were tried, sizes of those that
+        were not, which is what the authors' code registers new clients with.
         """
         utilities, last = np.array([self._utility[i] for i in ids.tolist()], np.float64).T
         rewards = clipped(np.concatenate([utilities, sizes_of_new]), self.loss_quantile)
+        rewards = rewards[rewards > 0] if rewards.any() else rewards
         lowest = rewards.min() * 0.999
         width = max(rewards.max() - lowest, 1e-4)
         limit = np.sort(rewards)[min(int(CLIP * len(rewards)), len(rewards) - 1)]
