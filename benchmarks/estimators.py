@@ -20,6 +20,9 @@ COMMANDS = (
     *(f"--federation {name} --estimator all" for name in ("digits-gsc", "cmnist-gsc")),
     *(f"--federation digits-gsc --estimator paper --seed {seed}" for seed in (1, 2)),
     *(f"--federation digits-gsc --estimator paper --seed {seed} --set estimator.sees=global" for seed in (0, 1, 2)),
+    # The released code asks a round earlier, for triplets of the start weights.
+    *(f"--federation digits-gsc --estimator paper --pretraining-rounds 0 --seed {seed}" for seed in (0, 1, 2)),
+    "--federation cmnist-gsc --estimator paper --pretraining-rounds 0",
     "--federation cmnist-gsc --estimator paper --set estimator.sees=global",
     *(f"--federation {split}:cmnist --estimator consensus" for split in ("gci", "4", "dist", "gai")),
     *(f"--federation {split}:cmnist --estimator paper" for split in ("gci", "dist", "gai")),

@@ -1,5 +1,6 @@
 """What README and docs say is true: commands run, options are documented."""
 
+import inspect
 import re
 import shlex
 import subprocess
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from feddiverse import registry
 from feddiverse.cli import app
+from feddiverse.experiment.config import PARTS
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -69,3 +72,14 @@ def test_command_and_options_are_documented(name: str) -> None:
     assert f"feddiverse {name}" in DOCS
     options = [opt for p in COMMANDS[name].params for opt in p.opts if opt.startswith("--") and opt != "--help"]
     assert not [opt for opt in options if f"`{opt}" not in DOCS and f" {opt}" not in DOCS]
+
+
+def test_parameters_of_parts_are_there_to_be_set() -> None:
+    """A name that is none might still be taken, for a key of ours: a recorded command would then do something else."""
+    recorded = "\n".join(path.read_text() for path in [*ROOT.glob("results/*.json"), *ROOT.glob("benchmarks/*.py")])
+    set_somewhere = set(re.findall(r"\b(selector|estimator|average|objective)\.([a-z_]+)=", DOCS + recorded))
+    assert {("selector", "rule"), ("estimator", "sees")} <= set_somewhere
+    for part, name in sorted(set_somewhere):
+        kind = PARTS[part]
+        known = [inspect.signature(registry.find(kind, builtin)).parameters for builtin in kind.builtin]
+        assert any(name in parameters for parameters in known), f"no {part} has a parameter {name}"
