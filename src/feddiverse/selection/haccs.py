@@ -8,8 +8,8 @@ not every client.
 
 Left out, because a choice that depends on the clock cannot be repeated: there half of a cluster's weight is how fast
 its clients are (ρ = 0.5; here 0), and the fastest of it are taken; here any. Their code measures Euclidean distance,
-with the paper's Hellinger distance in a comment; here it is Hellinger's. Their loss is the share of wrong answers after
-a round; ours is the loss a client met in its last training, which costs nothing.
+with the paper's Hellinger distance in a comment; here it is Hellinger's. Their loss is the share of wrong answers that
+every client tells after each round; ours is the loss a client met in its last training, which costs nothing.
 """
 
 from collections.abc import Sequence

@@ -7,8 +7,8 @@ Training on cross-entropy moves the bias of a model's output layer towards the c
 server reads off each update it gets anyway how even the labels behind it are: no client is asked anything.
 
 Where code and paper differ, the paper: the code takes the mean of each row of the output layer's *weights* in place of
-its bias for the entropy, both of them for the angle, draws uniformly within a cluster, and falls back to clustered
-sampling where entropies vary much.
+its bias for the entropy, both of them for the angle, draws uniformly within a cluster, falls back to clustered sampling
+where entropies vary much, and keeps a client's first update where clients are made to differ in how even they are.
 """
 
 from collections.abc import Mapping, Sequence
