@@ -78,6 +78,14 @@ def test_no_method_of_the_papers_tables_has_a_head_start(name: str, preset: str)
     assert {t0[row] for row in t0 if row not in without and not row.startswith("T0=20")} == {1}
 
 
+def test_the_rivals_are_compared_on_equal_terms() -> None:
+    """Every rival of the paper's related work that is here, with the round of pre-training that FedDiverse has."""
+    study = from_toml(Path(__file__).parents[2] / "benchmarks/studies/rivals_on_digits.toml", [0])
+    parts = {value for run in study.runs for value in (run.config.selector, run.config.objective)}
+    assert {"hics_fl", "haccs", "feddyn", "moon", "oort", "fed_cbs", "feddiverse", "uniform"} <= parts
+    assert {run.row for run in study.runs if run.config.pretraining_rounds != 1} == {"Uniform random, no pre-training"}
+
+
 def test_ablation_has_the_papers_six_rows_and_estimated_matrices() -> None:
     study = STUDIES["ablation"]("paper", "", [0])
     known = next(run.config for run in study.runs if run.row == "T0=20, known, N^k" and run.column == "FedAvg")
