@@ -122,6 +122,11 @@ def test_any_module_trains_where_nobody_asks_for_its_features() -> None:
         build(spec).module.features(torch.zeros(1, 3, 28, 28))
 
 
+@pytest.mark.parametrize("weighting", ["equal", "samples"])
+def test_pretraining_weighs_clients_as_the_run_does(weighting: str) -> None:
+    assert open_run(Config(weighting=weighting)).plan.pretraining.weighting == weighting
+
+
 def test_ones_own_aggregator_moves_half_as_far() -> None:
     start = open_run(Config()).initial_theta()
     whole, half = (fd.train(aggregator=part, **{**QUICK, "rounds": 1}).theta - start for part in ("fedavg", Half))
