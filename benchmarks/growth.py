@@ -196,7 +196,7 @@ def measure_sizes(what: str, num_clients: int) -> dict[str, float]:
         clients = dict.fromkeys(range(num_clients), 100)
         if what == "feddiverse":
             selector: Any = FedDiverse(Told(triplets_of("spread", num_clients)))
-            selector._estimate(0, clients, silent)
+            selector._learn(0, clients, silent)
             selector.choose(1, 9, clients, silent, rng(0, "select", 1))
         else:
             selector = registry.make(registry.SELECTOR, what, {"seed": 0})

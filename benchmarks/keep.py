@@ -5,14 +5,14 @@ tables again and `feddiverse study … --reuse RESULTS` takes runs over. STUDY m
 """
 
 import argparse
-import shutil
 from pathlib import Path
 
 from feddiverse import files
 from feddiverse.experiment import finished, packed
 from feddiverse.experiment.run_directory import read_json
-
-TABLES = ("*.md", "*.csv")
+from feddiverse.report import tables
+from feddiverse.report.table import to_csv, to_markdown
+from feddiverse.report.results import load
 
 
 def main() -> None:
@@ -26,12 +26,15 @@ def main() -> None:
 def keep(study: Path, results: Path) -> None:
     """Put what is worth keeping of a study directory, or of a run's, into `results`."""
     results.mkdir(parents=True, exist_ok=True)
-    for pattern in TABLES:
-        for table in (study / "tables").glob(pattern):
-            shutil.copy(table, results)
     about = read_json(study / "study.json") or {}
     runs = [finished.read(path) for path in finished.find(study)]
     files.write(results / packed.NAME, packed.pack(about, runs).encode())
+    if not about:
+        return
+    for table in tables.all_tables(load(results)):  # of what was kept, which rounds seconds
+        if not table.name.startswith("asked"):  # whom each round asked is in the file
+            files.write(results / f"{table.name}.md", to_markdown(table).encode())
+            files.write(results / f"{table.name}.csv", to_csv(table).encode())
 
 
 if __name__ == "__main__":

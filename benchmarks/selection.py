@@ -66,7 +66,7 @@ def feddiverse(kind: str, num_clients: int, k: int) -> dict[str, Any]:
     triplets = triplets_of(kind, num_clients)
     clients = dict.fromkeys(range(num_clients), 100)
     selector = FedDiverse(Told(triplets))
-    selector._estimate(0, clients, silent)  # what estimating costs is not the question here
+    selector._learn(0, clients, silent)  # what estimating costs is not the question here
     rounds = [
         seconds(lambda t=t: selector.choose(t, k, clients, silent, rng(0, "select", t))) for t in range(1, 2 + TURNS)
     ]

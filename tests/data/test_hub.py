@@ -148,5 +148,5 @@ def test_a_repository_larger_than_a_set_may_be_is_refused(home: Path, monkeypatc
 
 def test_a_hub_without_its_package_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(RunError, match=r"huggingface_hub is not installed: .* '\.\[hub\]'"):
+    with pytest.raises(RunError, match=r"huggingface_hub is not installed: .* 'feddiverse\[hub\]'"):
         fetching.fetch("waterbirds", quiet)

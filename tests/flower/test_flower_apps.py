@@ -90,7 +90,7 @@ def test_flower_reads_the_version_that_is_installed() -> None:
 @pytest.mark.parametrize("missing", ["flwr", "ray"])
 def test_without_flower_the_engine_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(UserError, match=r"needs Flower \(.*\): pip install .* '\.\[flower\]'"):
+    with pytest.raises(UserError, match=r"needs Flower \(.*\): pip install .* 'feddiverse\[flower\]'"):
         registry.find(registry.ENGINE, "flower")(open_run(Config()), 0, "auto")
 
 

@@ -213,9 +213,10 @@ def test_a_run_whose_attribute_nobody_knows_has_groups_of_classes(tmp_path: Path
 def test_a_run_without_a_test_is_told(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", 0.9)
     content = json.loads((run / "result.json").read_text())
-    (run / "result.json").write_text(json.dumps({**content, "worst_group_accuracy": None}))
+    nothing = dict.fromkeys(("accuracy", "worst_group_accuracy", "worst_class_accuracy", "groups"))
+    (run / "result.json").write_text(json.dumps({**content, **nothing}))
     *rounds, last = (run / "rounds.jsonl").read_text().splitlines()
-    last = json.dumps({**json.loads(last), "worst_group_accuracy": None})
+    last = json.dumps({**json.loads(last), **nothing})
     (run / "rounds.jsonl").write_text("\n".join([*rounds, last, ""]))
     with pytest.raises(UserError, match="had no test samples"):
         load(run)
