@@ -11,8 +11,8 @@ from feddiverse import files
 from feddiverse.experiment import finished, packed
 from feddiverse.experiment.run_directory import read_json
 from feddiverse.report import tables
-from feddiverse.report.table import to_csv, to_markdown
 from feddiverse.report.results import load
+from feddiverse.report.table import to_csv, to_markdown
 
 
 def main() -> None:
