@@ -102,6 +102,16 @@ def test_light_commands_import_nothing_heavy(command: list[str], most: int) -> N
     assert len(modules) < most
 
 
+def test_reading_the_attribute_imports_no_library_that_takes_longer_than_the_reading() -> None:
+    program = (
+        "import sys, numpy as np; from feddiverse.estimation.directions import fit\n"
+        "fit(np.arange(10.0)[:, None], np.ones((2, 10)), 2, 0)\n"
+        "print(*sys.modules, sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"sklearn", "pandas", "scipy.stats", "torch"} & set(done.stdout.split())
+
+
 # --- what a round asks, sends and reads -----------------------------------------------------------------------------
 
 

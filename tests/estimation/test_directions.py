@@ -3,10 +3,19 @@ mixture on a grid against scikit-learn's on the samples themselves."""
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 from synthetic_features import Clients, without_a_model
 
-from feddiverse.estimation.directions import Mixture, Scatter, _largest_eigenvalue, chance, find_directions, fit
+from feddiverse.estimation.directions import (
+    Mixture,
+    Scatter,
+    _by_kmeans,
+    _largest_eigenvalue,
+    chance,
+    find_directions,
+    fit,
+)
 from feddiverse.messages import FeatureMoments
 
 DIFFERENT = np.array([[[45, 5], [5, 45]]] * 4 + [[[45, 45], [5, 5]]] * 4 + [[[30, 2], [30, 2]], [[2, 30], [2, 30]]])
@@ -90,6 +99,26 @@ def on_grid(x: np.ndarray, y: np.ndarray, bins: int = 200, reach: float = 10) ->
     edges = np.linspace(-reach, reach, bins + 1)
     points = ((edges[1:] + edges[:-1]) / 2)[:, None]
     return points, np.stack([np.histogram(x[y == c], edges)[0] for c in np.unique(y)]).astype(float)
+
+
+@pytest.mark.parametrize("num_values", [2, 3, 4])
+def test_cells_are_grouped_as_sklearn_groups_them_and_numbered_from_left_to_right(num_values: int) -> None:
+    rng = np.random.default_rng(num_values)
+    points = np.stack(np.meshgrid(np.linspace(-5, 5, 21), np.linspace(-5, 5, 21)), axis=2).reshape(-1, 2)
+    middles = np.array([[-3, -3], [-1, 3], [1, -1], [4, 2]])[:num_values]
+    weights = rng.poisson(50 * np.exp(-np.square(points[:, None] - middles).sum(axis=2) / 2).sum(axis=1)).astype(float)
+    ours = _by_kmeans(points, weights, num_values, seed=1)
+    theirs = KMeans(num_values, n_init=10, random_state=0).fit(points, sample_weight=weights)
+
+    def cost(labels: np.ndarray) -> float:
+        means = [np.average(points[labels == k], axis=0, weights=weights[labels == k]) for k in range(num_values)]
+        return float(
+            sum(weights[labels == k] @ np.square(points[labels == k] - means[k]).sum(1) for k in range(num_values))
+        )
+
+    assert cost(ours) <= theirs.inertia_ * (1 + 1e-9)
+    assert np.array_equal(ours, _by_kmeans(points, weights, num_values, seed=2))
+    assert (np.diff([points[ours == k, 0].mean() for k in range(num_values)]) > 0).all()
 
 
 def test_one_class_agrees_with_sklearn() -> None:

@@ -1,6 +1,7 @@
 """Every hidden group counts equally: a client's side of solving the last layer anew (docs/rebalance.md)."""
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from feddiverse.client.augmentation import augmentation
@@ -19,20 +20,28 @@ def group_sums(task: GroupSums, theta: Vector, client_id: int, samples: Samples,
     seen = features(theta, samples, model)
     weights = _of_samples(task, client_id, seen, samples)[1]
     of_class = np.eye(model.spec.num_classes)[samples.y] * weights[:, None]  # [n, Y]
-    sums = _sums(task, projected(task, seen), of_class)
+    views = [projected(task, seen)]
     if task.views and (augment := augmentation(task, client_id)):
-        for _ in range(task.views):
-            sums += _sums(task, projected(task, seen_by(model, samples, augment)), of_class)
-        sums /= 1 + task.views
-    return Reply(client_id, vector=sums.astype(np.float32))
-
-
-def _sums(task: GroupSums, x: Floats, of_class: Floats) -> Floats:
-    """What `GroupSums` asks for, of features x [n, d] with weights of_class [n, Y]."""
-    upper = np.triu_indices(x.shape[1])
+        views += [projected(task, seen_by(model, samples, augment)) for _ in range(task.views)]
     columns = of_class.T if task.by_class else of_class.sum(axis=1)[None]
-    products = [((x * column[:, None]).T @ x)[upper] for column in columns]
-    return np.concatenate([of_class.sum(axis=0), (of_class.T @ x).ravel(), *products])
+    products = [_triangle_of_products(views, column) for column in columns]
+    sums = sum(of_class.T @ x for x in views)
+    vector = np.concatenate([np.ravel(sums), *products]) / len(views)
+    return Reply(client_id, vector=np.concatenate([of_class.sum(axis=0), vector]).astype(np.float32))
+
+
+def _triangle_of_products(views: list[Floats], weights: Floats) -> Floats:
+    """Σ w xxᵀ over all views of the samples, [n, d] each: the upper triangle, row by row.
+
+    BLAS adds half of a matrix times itself to what is there, and LAPACK packs it: half the time of doing without.
+    """
+    d = views[0].shape[1]
+    products = np.zeros((d, d), order="F")
+    for x in views:
+        scaled = x * np.sqrt(weights)[:, None]
+        products = scipy.linalg.blas.dsyrk(1.0, scaled.T, beta=1.0, c=products, overwrite_c=True, lower=True)
+    packed, _ = scipy.linalg.lapack.dtrttp(products, uplo="L")  # column by column from the diagonal down
+    return np.asarray(packed)
 
 
 def head_errors(task: HeadErrors, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:

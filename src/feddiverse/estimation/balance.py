@@ -5,7 +5,6 @@ by which weights clients draw their samples so that all groups are drawn equally
 needed to solve the last layer anew, in closed form, with every group of the same weight.
 """
 
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -91,9 +90,8 @@ class BalancedSums:
     def unpacked(cls, vector: Floats, num_classes: int, d: int) -> Self:
         """What an answer, or a sum of answers, says."""
         weights, sums, parts = _split(vector, num_classes, d)
-        rows, columns = _upper(d)
-        products = np.empty((len(parts), d, d))
-        products[:, rows, columns] = products[:, columns, rows] = parts
+        lower = np.stack([_unpacked_triangle(part, d) for part in parts])
+        products = lower + np.tril(lower, -1).transpose(0, 2, 1)
         return cls(weights, sums, products if len(parts) > 1 else products[0])
 
     def __add__(self, other: Self) -> "BalancedSums":
@@ -142,21 +140,21 @@ def sums_problem(
         return "its sums have other weights than the samples it counted"
     there = weights > 0
     scaled = sums[there] / np.sqrt(weights[there])[:, None]
-    within = -(scaled.T @ scaled)
-    within[_upper(d)] += parts.sum(axis=0)
+    within = _unpacked_triangle(parts.sum(axis=0), d)
+    within -= (scaled.T @ scaled).T  # symmetric, and so laid out alike; nobody looks at the upper triangle
     trace = float(np.square(scaled).sum()) + float(np.trace(within))  # of Σ w xxᵀ
     within[np.diag_indices(d)] += ROUNDING * max(trace, 1e-30)
     try:
-        scipy.linalg.cholesky(within, lower=False, overwrite_a=True, check_finite=False)  # of the upper triangle
+        scipy.linalg.cho_factor(within, lower=True, overwrite_a=True, check_finite=False)
     except np.linalg.LinAlgError:
         return "its sums cannot be those of any samples (not positive semi-definite)"
     return None
 
 
-@functools.cache
-def _upper(d: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where the upper triangle is."""
-    return np.triu_indices(d)
+def _unpacked_triangle(packed: NDArray[Any], d: int) -> NDArray[Any]:
+    """An upper triangle that came row by row as a lower one, [d, d], of the same precision and as LAPACK keeps it."""
+    (unpack,) = scipy.linalg.get_lapack_funcs(("tpttr",), (packed,))
+    return np.asarray(unpack(d, packed, uplo="L")[0])
 
 
 def _split(vector: NDArray[Any], num_classes: int, d: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
