@@ -216,3 +216,22 @@ def test_what_a_run_directory_says_is_documented(tmp_path: Path) -> None:
 def test_clock() -> None:
     assert [clock(s) for s in (0, 61, 3599, 3600, 7325)] == ["0:00", "1:01", "59:59", "1:00:00", "2:02:05"]
     assert clock(90_000) == "25:00:00"
+
+
+def test_a_mistake_in_own_code_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text(
+        "import json\nimport feddiverse as fd\n\n"
+        "class Broken(fd.Selector):\n"
+        "    def choose(self, round, k, clients, ask, rng):\n"
+        "        return json.loads('nothing')\n"  # a library raises, but it is this line that called it
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDDIVERSE_DEBUG", raising=False)
+    federation = "dirichlet(alpha=0.3,clients=6,samples=240):digits"
+    arguments = ["--federation", federation, "--set", "num_selected=3", "--rounds", 1, "--workers", 1]
+    assert feddiverse(monkeypatch, *arguments, "--selector", "broken:Broken") == 2
+    told = capsys.readouterr().err
+    assert "Your own code failed in choose (broken.py, line 6): JSONDecodeError: " in told
+    assert "Unexpected" not in told

@@ -3,6 +3,9 @@
 import logging
 import os
 import sys
+import sysconfig
+import traceback
+from pathlib import Path
 
 import typer
 import typer.core
@@ -92,7 +95,20 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("FEDDIVERSE_DEBUG"):
             raise
-        _fail(f"Unexpected {type(error).__name__}: {error} (set FEDDIVERSE_DEBUG=1 for the traceback).", 1)
+        what, how = f"{type(error).__name__}: {error}", "(set FEDDIVERSE_DEBUG=1 for the traceback)"
+        if place := _in_own_part(error):
+            _fail(f"Your own code failed in {place}: {what} {how}.", 2)
+        _fail(f"Unexpected {what} {how}.", 1)
+
+
+def _in_own_part(error: Exception) -> str | None:
+    """Where a user's own selector, aggregator, estimator or model raised this, or called what did; None if none did."""
+    libraries = [Path(__file__).parent.parent, *map(Path, sysconfig.get_paths().values())]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and not any(file.is_relative_to(library) for library in libraries):
+            return f"{frame.name} ({file.name}, line {frame.lineno})"
+    return None
 
 
 class _Told(logging.Handler):
