@@ -1,4 +1,4 @@
-"""1,000 of 1,000,000 clients are chosen in far less time than the rule as written takes."""
+"""1,000 of hundreds of thousands of clients are chosen in far less time than the rule as written takes."""
 
 import pytest
 
@@ -6,10 +6,10 @@ from benchmarks.selection import feddiverse
 
 
 @pytest.mark.slow
-def test_a_thousand_of_a_million_clients() -> None:
+def test_a_thousand_of_many_clients() -> None:
     """In processor time, and against the rule as written, which waits as much for a slow or busy machine; what it takes
     in seconds is for `make bench` to say. The benchmark asserts that the pool chooses what that rule chooses."""
-    found = feddiverse("spread", 1_000_000, 1000)
+    found = feddiverse("spread", 300_000, 1000)
     assert min(found["later_rounds_s"]) < found["as_written_s"] / 3
     assert found["first_round_s"] < 2 * found["as_written_s"]  # though the first round lays out the pool
 
