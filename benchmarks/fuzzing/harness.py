@@ -67,7 +67,7 @@ def command(*arguments: str) -> None:
     finally:
         sys.argv = argv
     said = told.getvalue()
-    if "Unexpected" in said or "Traceback" in said or "Aborted" in said:
+    if any(word in said for word in ("Unexpected", "Your own code failed", "Traceback", "Aborted")):
         raise Finding(said[-400:])
     if OBEYED.search(shown.getvalue() + said):
         raise Finding("a sequence that a terminal obeys was shown")
