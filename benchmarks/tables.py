@@ -120,10 +120,10 @@ def engine(result: dict[str, Any]) -> str:
 
 def hostile(result: dict[str, Any]) -> str:
     """Tables of the drill; a cell is the mean over its seeds, then each seed."""
-    from benchmarks.hostile import AIM, SEEDS
+    from benchmarks.hostile import AIM, LATER, ROUNDS, SEEDS
 
     everything = list(result.values())
-    runs = [run for run in everything if run["seed"] in SEEDS]
+    runs = [run for run in everything if run["seed"] in SEEDS and run.get("rounds", ROUNDS) == ROUNDS]
     strangers = [run for run in runs if run["federation"].startswith("dirichlet")]
     parts = ["**Lies in updates**, uniform selection, worst-group accuracy in percent: mean of the seeds (each)"]
     uniform = [run for run in strangers if run["selector"] == "uniform"]
@@ -149,16 +149,18 @@ def hostile(result: dict[str, Any]) -> str:
     parts.append(_table(["", "as it is", "`--recipe robust`"], rows))
     parts.append("**What one liar costs under a defence**, in points, each seed with a liar against the same without")
     rows = []
-    for selector, attack, defence in AIM:
-        own = [
-            r
-            for r in everything
-            if (r["federation"][:9], r["selector"], r["defence"]) == ("dirichlet", selector, defence)
-        ]
-        honest = {r["seed"]: 100 * r["worst_group_accuracy"] for r in own if r["attack"] == "none"}
-        lied = {r["seed"]: 100 * r["worst_group_accuracy"] for r in own if (r["attack"], r["liars"]) == (attack, 1)}
-        rows.append([f"`{selector}`, {attack}, `{defence}`", *_cost(honest, lied)])
-    parts.append(_table(["", "mean change, 95 %", "seeds", "each"], rows))
+    for rounds in (ROUNDS, LATER):
+        of_length = [run for run in everything if run.get("rounds", ROUNDS) == rounds]
+        for selector, attack, defence in AIM:
+            own = [
+                r
+                for r in of_length
+                if (r["federation"][:9], r["selector"], r["defence"]) == ("dirichlet", selector, defence)
+            ]
+            honest = {r["seed"]: 100 * r["worst_group_accuracy"] for r in own if r["attack"] == "none"}
+            lied = {r["seed"]: 100 * r["worst_group_accuracy"] for r in own if (r["attack"], r["liars"]) == (attack, 1)}
+            rows.append([f"`{selector}`, {attack}, `{defence}`", str(rounds), *_cost(honest, lied)])
+    parts.append(_table(["", "rounds", "mean change, 95 %", "seeds", "each"], rows))
     parts.append("**What clipping costs where nobody lies**, uniform selection, worst-group accuracy")
     rows = []
     splits = [run for run in runs if run["attack"] == "none" and not run["federation"].startswith("dirichlet")]
