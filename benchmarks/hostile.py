@@ -48,8 +48,8 @@ AIM = (
 )
 """Selector, attack and defence of which the aim is asked: one liar costs less than three points."""
 LATER = 100
-"""Rounds after which it is asked again, of all six seeds: a liar slows learning, and at 30 rounds every run still learns. Named
-before any of these was run."""
+"""Rounds after which it is asked again, of all six seeds: a liar slows learning, and after 30 every run still learns.
+Named before any of these was run."""
 
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {},
