@@ -1,5 +1,7 @@
 """Every hidden group counts equally: a client's side of solving the last layer anew (docs/rebalance.md)."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
@@ -20,28 +22,37 @@ def group_sums(task: GroupSums, theta: Vector, client_id: int, samples: Samples,
     seen = features(theta, samples, model)
     weights = _of_samples(task, client_id, seen, samples)[1]
     of_class = np.eye(model.spec.num_classes)[samples.y] * weights[:, None]  # [n, Y]
-    views = [projected(task, seen)]
-    if task.views and (augment := augmentation(task, client_id)):
-        views += [projected(task, seen_by(model, samples, augment)) for _ in range(task.views)]
     columns = of_class.T if task.by_class else of_class.sum(axis=1)[None]
-    products = [_triangle_of_products(views, column) for column in columns]
-    sums = sum(of_class.T @ x for x in views)
-    vector = np.concatenate([np.ravel(sums), *products]) / len(views)
+    d, num_views = min(seen.shape[1], task.dimensions), 0
+    sums = np.zeros((of_class.shape[1], d))
+    products = [np.zeros((d, d), order="F") for _ in columns]
+    for x in _views(task, client_id, seen, samples, model):
+        num_views += 1
+        sums += of_class.T @ x
+        for place, column in enumerate(columns):
+            products[place] = _with_products(products[place], x, column)
+    packed = [scipy.linalg.lapack.dtrttp(lower, uplo="L")[0] for lower in products]  # column by column, diagonal first
+    vector = np.concatenate([sums.ravel(), *packed]) / num_views
     return Reply(client_id, vector=np.concatenate([of_class.sum(axis=0), vector]).astype(np.float32))
 
 
-def _triangle_of_products(views: list[Floats], weights: Floats) -> Floats:
-    """Σ w xxᵀ over all views of the samples, [n, d] each: the upper triangle, row by row.
+def _views(
+    task: GroupSums, client_id: int, seen: NDArray[np.float32], samples: Samples, model: FlatModel
+) -> Iterator[Floats]:
+    """Features [n, d] of the samples as they are, then of changed copies of them, one view at a time."""
+    yield projected(task, seen)
+    if task.views and (augment := augmentation(task, client_id)):
+        for _ in range(task.views):
+            yield projected(task, seen_by(model, samples, augment))
 
-    BLAS adds half of a matrix times itself to what is there, and LAPACK packs it: half the time of doing without.
+
+def _with_products(products: Floats, x: Floats, weights: Floats) -> Floats:
+    """`products` and Σ w xxᵀ of one more view, in the same memory: the lower triangle, [d, d], as BLAS keeps it.
+
+    BLAS takes half of a matrix times itself: half the time of a product of any two.
     """
-    d = views[0].shape[1]
-    products = np.zeros((d, d), order="F")
-    for x in views:
-        scaled = x * np.sqrt(weights)[:, None]
-        products = scipy.linalg.blas.dsyrk(1.0, scaled.T, beta=1.0, c=products, overwrite_c=True, lower=True)
-    packed, _ = scipy.linalg.lapack.dtrttp(products, uplo="L")  # column by column from the diagonal down
-    return np.asarray(packed)
+    scaled = x * np.sqrt(weights)[:, None]
+    return np.asarray(scipy.linalg.blas.dsyrk(1.0, scaled.T, beta=1.0, c=products, overwrite_c=True, lower=True))
 
 
 def head_errors(task: HeadErrors, theta: Vector, client_id: int, samples: Samples, model: FlatModel) -> Reply:

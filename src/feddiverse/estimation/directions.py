@@ -231,10 +231,10 @@ def fit(points: Floats, counts: Floats, num_components: int, seed: int) -> Mixtu
 def _by_kmeans(points: Floats, weights: Floats, num_components: int, seed: int) -> NDArray[np.int64]:
     """[cells]: nearest of the centres of the weighted, non-empty cells; on a line, Otsu's threshold.
 
-    Lloyd's steps from the best of several k-means++ starts. Ours, since scikit-learn's takes longer to import than a
-    run of FedDiverse takes to its first round. Centres are numbered from left to right, whatever the start was.
+    Lloyd's steps from several k-means++ starts, of which the best is taken; ours, since importing scikit-learn would
+    take 2 s of every run. Centres are numbered from left to right, whatever the start was.
     """
-    rng, filled = np.random.default_rng(seed), weights > 0
+    rng, filled = seeding.rng(seed, "clusters"), weights > 0
     x, w = points[filled], weights[filled]
     best, lowest = x[:1], np.inf
     for _ in range(STARTS):
