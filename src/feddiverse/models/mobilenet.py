@@ -67,12 +67,16 @@ class InvertedResidual(nn.Module):
             ConvNorm(hidden, outputs, 1, act=False),
         )
 
-    def survivors(self, x: Tensor) -> Tensor | None:
-        """One factor a sample, [n]: 0 if its branch is dropped, else 1/(1 − drop). None when nothing is dropped."""
+    def kept(self, x: Tensor) -> Tensor | None:
+        """Whether each sample's branch is kept, [n] of 0 and 1. None when nothing is dropped."""
         if not self.training or self.drop == 0.0:
             return None
-        keep = 1.0 - self.drop
-        return torch.empty(len(x), dtype=x.dtype, device=x.device).bernoulli_(keep).div_(keep)
+        return torch.empty(len(x), dtype=x.dtype, device=x.device).bernoulli_(1.0 - self.drop)
+
+    def survivors(self, x: Tensor) -> Tensor | None:
+        """One factor a sample, [n]: 0 if its branch is dropped, else 1/(1 − drop). None when nothing is dropped."""
+        kept = self.kept(x)
+        return None if kept is None else kept.div_(1.0 - self.drop)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.branch(x)

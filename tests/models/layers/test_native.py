@@ -98,8 +98,8 @@ def check_block(n, sides, sizes, drops, floats_together, seed):
         norm.eps = 0.1  # two numbers may lie as close as they like
     for parameter in block.parameters():
         nn.init.normal_(parameter, std=0.3)
-    survivors = 2 * torch.randint(2, (n,)).float() if drops and block.is_residual else None
-    block.survivors = lambda x: survivors if survivors is None else survivors.to(x.dtype)
+    kept = torch.randint(2, (n,)) if drops and block.is_residual else None
+    block.kept = lambda x: None if kept is None else kept.to(x.dtype)
     for part in block.branch:
         if len(part) == 3:  # ReLU6 follows on its GroupNorm
             part[1].register_forward_hook(lambda module, x, y: assume_away_from((0.0, 6.0), y))

@@ -26,11 +26,12 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define SIMD _Pragma("omp simd")
-#define UNROLL _Pragma("GCC unroll 12")
+#define UNROLL _Pragma("GCC unroll 16")
 #define SMALLER(a, b) ((a) < (b) ? (a) : (b))
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
 
 typedef int64_t Size;
+enum { LINE = 16 }; /* floats of a cache line */
 
 /* Numbers that one instruction takes: where sums have to stay in registers the compiler is told what a register is. */
 #if defined(__AVX512F__)
@@ -121,18 +122,68 @@ INLINE void tiles(const float *a, Size a_row, Size a_step, const float *b, Size 
 /* Columns of a matrix in panels of TILE_COLUMNS, each [inner, TILE_COLUMNS]: so many floats. */
 #define PANELS(inner, columns) (((columns) + TILE_COLUMNS - 1) / TILE_COLUMNS * TILE_COLUMNS * (inner))
 
-/* b[k·inner_step + j·column_step] → panels. */
-INLINE void pack(const float *restrict b, Size inner_step, Size column_step, float *restrict panels, Size inner,
+/* LANES rows of LANES numbers in registers, turned: what was row i is column i. */
+#if defined(__GNUC__) && !defined(__clang__)
+typedef int32_t Indices VECTOR(LANES);
+INLINE void turn(Vector *rows) {
+    UNROLL for (int half = LANES / 2; half > 0; half /= 2) {
+        Indices near, far; /* of two rows side by side: what stays and what is swapped */
+        UNROLL for (int i = 0; i < LANES; i++) {
+            near[i] = i & half ? LANES + i - half : i;
+            far[i] = (i & half ? LANES : half) + i;
+        }
+        UNROLL for (int i = 0; i < LANES; i++) {
+            if (i & half) continue;
+            Vector first = rows[i], second = rows[i + half];
+            rows[i] = __builtin_shuffle(first, second, near);
+            rows[i + half] = __builtin_shuffle(first, second, far);
+        }
+    }
+}
+#else
+INLINE void turn(Vector *rows) {
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < i; j++) {
+            float swapped = rows[i][j];
+            rows[i][j] = rows[j][i], rows[j][i] = swapped;
+        }
+}
+#endif
+
+/* to[j·to_row + i] = from[i·from_row + j], or to + that. */
+EXPORT void transpose(const float *restrict from, Size from_row, float *restrict to, Size to_row, Size rows,
+                      Size columns, int add) {
+    for (Size i = 0; i < rows; i += LANES)
+        for (Size j = 0; j < columns; j += LANES) {
+            const float *corner = from + i * from_row + j;
+            float *target = to + j * to_row + i;
+            if (rows - i >= LANES && columns - j >= LANES) {
+                Vector block[LANES];
+                UNROLL for (int q = 0; q < LANES; q++) {
+                    block[q] = *(const Vector *)(corner + q * from_row);
+                    __builtin_prefetch(corner + (q + LANES) * from_row);
+                }
+                turn(block);
+                if (add) UNROLL for (int q = 0; q < LANES; q++) block[q] += *(Vector *)(target + q * to_row);
+                UNROLL for (int q = 0; q < LANES; q++) *(Vector *)(target + q * to_row) = block[q];
+            } else
+                for (Size p = 0; p < SMALLER(LANES, rows - i); p++)
+                    for (Size q = 0; q < SMALLER(LANES, columns - j); q++)
+                        target[q * to_row + p] = corner[p * from_row + q] + (add ? target[q * to_row + p] : 0);
+        }
+}
+
+/* b[k·b_row + j] → panels; or, where b lies the other way round, b[j·b_row + k]. */
+INLINE void pack(const float *restrict b, Size b_row, const int is_transposed, float *restrict panels, Size inner,
                  Size columns) {
-    for (Size j = 0; j < columns; j += TILE_COLUMNS, panels += inner * TILE_COLUMNS)
-        if (column_step == 1)
-            for (Size k = 0; k < inner; k++)
-                memcpy(panels + k * TILE_COLUMNS, b + k * inner_step + j,
-                       SMALLER(TILE_COLUMNS, columns - j) * sizeof(float));
+    for (Size j = 0; j < columns; j += TILE_COLUMNS, panels += inner * TILE_COLUMNS) {
+        Size some = SMALLER(TILE_COLUMNS, columns - j);
+        if (is_transposed)
+            transpose(b + j * b_row, b_row, panels, TILE_COLUMNS, some, inner, 0);
         else
             for (Size k = 0; k < inner; k++)
-                for (Size q = 0; q < SMALLER(TILE_COLUMNS, columns - j); q++)
-                    panels[k * TILE_COLUMNS + q] = b[k * inner_step + (j + q) * column_step];
+                memcpy(panels + k * TILE_COLUMNS, b + k * b_row + j, some * sizeof(float));
+    }
 }
 
 /* c = a·b: [rows, inner]·[inner, columns], b in panels. */
@@ -155,7 +206,9 @@ EXPORT void add_transposed_times(const float *a, const float *b, float *c, Size 
     enum { ROWS = 64 };
     for (Size inner; inner = SMALLER(ROWS, rows), inner > 0; rows -= inner, a += inner * m, b += inner * columns)
         for (Size j = 0; j < columns; j += TILE_COLUMNS)
-            FOR_EACH_TILE(m)
+            FOR_EACH_TILE(m) {
+                for (Size i = row + some; i < SMALLER(row + 2 * some, m); i++) /* what the next tile adds to */
+                    for (Size q = 0; q < TILE_COLUMNS; q += LINE) __builtin_prefetch(c + i * columns + j + q, 1);
                 switch (some) {
 #define CASE(n)                                                                                                        \
     case n:                                                                                                            \
@@ -165,11 +218,7 @@ EXPORT void add_transposed_times(const float *a, const float *b, float *c, Size 
                     EACH_NUMBER_OF_ROWS
 #undef CASE
                 }
-}
-
-INLINE void add_transpose(const float *restrict from, float *restrict to, Size rows, Size columns) {
-    for (Size i = 0; i < columns; i++)
-        for (Size j = 0; j < rows; j++) to[i * rows + j] += from[j * columns + i];
+            }
 }
 
 /* ---- GroupNorm, then min(max(·, low), high) ---- */
@@ -646,8 +695,8 @@ EXPORT void inverted_residual(const Shape *shape, const Parameters *p, float *ma
     Parts parts = take_parts(&workspace, shape);
     PerChannel per = parts.per;
     taps_first(p->kernel, parts.taps, channels);
-    if (widens) pack(p->widen, 1, inputs, parts.widen, inputs, channels);
-    pack(p->narrow, 1, channels, parts.narrow, channels, outputs);
+    if (widens) pack(p->widen, inputs, 1, parts.widen, inputs, channels);
+    pack(p->narrow, channels, 1, parts.narrow, channels, outputs);
     FOR_EACH_CHUNK {
         Size kept = keep ? i : 0;
         float *widened = maps->widened + kept * in * channels, *filtered = maps->filtered + kept * out * channels;
@@ -753,8 +802,8 @@ EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, 
     BackwardParts parts = take_backward_parts(&workspace, shape);
     Gradients g = take_gradients(&workspace, shape);
     taps_first(p->kernel, parts.taps, channels);
-    if (widens) pack(p->widen, inputs, 1, parts.widen, channels, inputs);
-    pack(p->narrow, channels, 1, parts.narrow, outputs, channels);
+    if (widens) pack(p->widen, inputs, 0, parts.widen, channels, inputs);
+    pack(p->narrow, channels, 0, parts.narrow, outputs, channels);
     memset(g.dtaps, 0, 9 * channels * sizeof(float));
     if (widens) memset(g.dwiden, 0, inputs * channels * sizeof(float));
     FOR_EACH_CHUNK {
@@ -821,8 +870,8 @@ EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, 
             SIMD for (Size c = 0; c < map; c++) to[c] = from[c] + (is_residual ? to[c] : 0);
         }
     }
-    add_transpose(g.dtaps, d->kernel, 9, channels);
-    if (widens) add_transpose(g.dwiden, d->widen, inputs, channels);
+    transpose(g.dtaps, channels, d->kernel, 9, 9, channels, 1);
+    if (widens) transpose(g.dwiden, channels, d->widen, inputs, inputs, channels, 1);
 }
 
 /* ---- SGD ---- */
@@ -919,7 +968,7 @@ EXPORT void convolution(const Convolution *conv, const float *x, const float *ke
     Workspace workspace = {memory, 0};
     ConvolutionParts parts = take_convolution(&workspace, conv);
     sort_kernel(kernel, parts.kernel, outputs, channels);
-    pack(parts.kernel, 1, inner, parts.panels, inner, outputs);
+    pack(parts.kernel, inner, 1, parts.panels, inner, outputs);
     FOR_EACH_CHUNK_OF(conv->n) {
         for (Size j = 0; j < some; j++)
             windows(x + (i + j) * MAP_IN, parts.windows + j * out * inner, height, width, channels, stride);
@@ -934,7 +983,7 @@ EXPORT void convolution_backward(const Convolution *conv, const float *dy, const
     Workspace workspace = {memory, 0};
     ConvolutionParts parts = take_convolution(&workspace, conv);
     sort_kernel(kernel, parts.kernel, outputs, channels);
-    pack(parts.kernel, inner, 1, parts.panels, outputs, inner);
+    pack(parts.kernel, inner, 0, parts.panels, outputs, inner);
     memset(parts.dkernel, 0, inner * outputs * sizeof(float));
     FOR_EACH_CHUNK_OF(conv->n) {
         const float *slopes = dy + i * out * outputs;

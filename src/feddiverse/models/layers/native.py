@@ -9,7 +9,9 @@ import ctypes
 import math
 from collections.abc import Sequence
 from ctypes import c_void_p
-from typing import cast
+from functools import lru_cache
+from typing import NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -66,65 +68,114 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
 
     Pictures whose branch is dropped (stochastic depth) cost nothing.
     """
-    units = [cast(ConvNorm, unit) for unit in block.branch]
-    *widen, filter_, narrow = units
-    stride = _stride_of_3x3(filter_.conv, filter_.conv.in_channels)
-    hidden, outputs = filter_.conv.in_channels, narrow.conv.out_channels
-    inputs = widen[0].conv.in_channels if widen else hidden
-    norm, is_residual = narrow.norm, block.is_residual
-    if (
-        len(widen) > 1
-        or any(unit.norm.num_groups != norm.num_groups or unit.norm.eps != norm.eps for unit in units)
-        or not all(unit.act for unit in (*widen, filter_))
-        or narrow.act
-        or any(unit.conv._parameters["bias"] is not None for unit in (*widen, narrow))
-        or (is_residual and (stride, inputs) != (1, outputs))
-    ):
-        raise ValueError(f"This is no block that widens, filters and narrows as MobileNetV2's do: {block}.")
-    x = _map(x, inputs)
-    _, height, width, _ = x.shape
-    _, *out_sides = _output_shape(x, stride)
-    n, factor, pictures, where = len(x), 1.0, None, None
-    if (survivors := block.survivors(x)) is not None:
-        pictures = survivors.nonzero()
+    form = _form(block)
+    x = _map(x, form.inputs)
+    count, height, width, _ = x.shape
+    n, factor, pictures, where = count, 1.0, None, None
+    if (kept := block.kept(x)) is not None:
+        pictures = kept.nonzero()
         n, factor, where = len(pictures), 1 / (1 - block.drop), pictures.data_ptr()
-    together = max(1, min(n, FLOATS_TOGETHER // (height * width * hidden)))
-    shape = Shape(n, height, width, inputs, hidden, outputs, stride, norm.num_groups, together, len(widen))
-    sizes = [
-        (hidden, inputs, 1, 1), (hidden,), (hidden,),
-        (hidden, 1, 3, 3), (hidden,), (hidden,),
-        (outputs, hidden, 1, 1), (outputs,), (outputs,),
-    ][0 if widen else 3 :]  # fmt: skip
-    parameters = [parameter for unit in units for parameter in _parameters_of(unit)]
-    weights = [_own("the block's parameter", *pair) for pair in zip(parameters, sizes, strict=True)]
-
-    maps = memory.empty(library.C.inverted_residual_maps(shape, tape is not None))
-    workspace = memory.empty(library.C.inverted_residual_workspace(shape))
-    y = memory.empty(len(x), *out_sides, outputs) if pictures is None else memory.empty_like(x).copy_(x)
+    together = max(1, min(n, FLOATS_TOGETHER // (height * width * form.hidden)))
+    sizes = _sizes(
+        n, height, width, form.inputs, form.hidden, form.outputs, form.stride, form.groups, together, form.widens
+    )
+    parameters, is_residual = form.parameters(), form.is_residual
+    addresses = _addresses("the block's parameter", parameters, form.shapes)
+    maps = memory.empty(sizes.maps_to_keep if tape is not None else sizes.maps)
+    y = memory.empty(count, *sizes.out_sides, form.outputs) if pictures is None else memory.empty_like(x).copy_(x)
     library.C.inverted_residual(
-        shape, _pointers(weights), maps.data_ptr(), x.data_ptr(), where, y.data_ptr(), workspace.data_ptr(),
-        norm.eps, factor, is_residual, tape is not None,
+        sizes.shape, addresses, maps.data_ptr(), x.data_ptr(), where, y.data_ptr(),
+        memory.workspace(sizes.workspace).data_ptr(), form.eps, factor, is_residual, tape is not None,
     )  # fmt: skip
     if tape is not None:
         out_shape = y.shape
+        alive = (pictures, [parameter.detach() for parameter in parameters])
 
-        # C has the pictures' address only: the default keeps the tensor until backward is gone.
-        def backward(dy: Tensor, _alive: Tensor | None = pictures) -> Tensor:
+        # C has addresses only: the default keeps what is there until backward is gone.
+        def backward(dy: Tensor, _alive: object = alive) -> Tensor:
             dy = _gradient(dy, out_shape)
             dx = dy if is_residual else memory.empty_like(x)
-            gradients = [
-                _own("the gradient of the block's parameter", gradient_of(parameter), size)
-                for parameter, size in zip(parameters, sizes, strict=True)
-            ]
-            workspace = memory.empty(library.C.inverted_residual_backward_workspace(shape))
+            gradients = [gradient_of(parameter) for parameter in parameters]
             library.C.inverted_residual_backward(
-                shape, _pointers(weights), _pointers(gradients), maps.data_ptr(), x.data_ptr(), where,
-                dy.data_ptr(), dx.data_ptr(), workspace.data_ptr(), factor, is_residual,
+                sizes.shape, addresses, _addresses("the gradient of the block's parameter", gradients, form.shapes),
+                maps.data_ptr(), x.data_ptr(), where, dy.data_ptr(), dx.data_ptr(),
+                memory.workspace(sizes.backward_workspace).data_ptr(), factor, is_residual,
             )  # fmt: skip
             return dx
 
         tape.append(backward)
     return y
+
+
+class _Form:
+    """What a block is, whatever goes through it: looked at once, since a step would look at it thirty times."""
+
+    def __init__(self, block: InvertedResidual) -> None:
+        units = [cast(ConvNorm, unit) for unit in block.branch]
+        *widen, filter_, narrow = units
+        self.stride = _stride_of_3x3(filter_.conv, filter_.conv.in_channels)
+        self.hidden, self.outputs, self.widens = filter_.conv.in_channels, narrow.conv.out_channels, len(widen)
+        self.inputs = widen[0].conv.in_channels if widen else self.hidden
+        self.groups, self.eps, self.is_residual = narrow.norm.num_groups, narrow.norm.eps, block.is_residual
+        if (
+            len(widen) > 1
+            or any((unit.norm.num_groups, unit.norm.eps) != (self.groups, self.eps) for unit in units)
+            or not all(unit.act for unit in (*widen, filter_))
+            or narrow.act
+            or any(unit.conv._parameters["bias"] is not None for unit in (*widen, narrow))
+            or (self.is_residual and (self.stride, self.inputs) != (1, self.outputs))
+        ):
+            raise ValueError(f"This is no block that widens, filters and narrows as MobileNetV2's do: {block}.")
+        hidden, outputs = self.hidden, self.outputs
+        self.shapes = [
+            (hidden, self.inputs, 1, 1), (hidden,), (hidden,),
+            (hidden, 1, 3, 3), (hidden,), (hidden,),
+            (outputs, hidden, 1, 1), (outputs,), (outputs,),
+        ][0 if widen else 3 :]  # fmt: skip
+        self._owners = [
+            (owner._parameters, name)
+            for unit in units
+            for owner, name in ((unit.conv, "weight"), (unit.norm, "weight"), (unit.norm, "bias"))
+        ]
+
+    def parameters(self) -> list[Tensor]:
+        """The block's parameters as they are now; `conv.weight` would walk, three hundred times a step."""
+        return [cast(Tensor, of[name]) for of, name in self._owners]
+
+
+_forms: WeakKeyDictionary[InvertedResidual, _Form] = WeakKeyDictionary()
+
+
+def _form(block: InvertedResidual) -> _Form:
+    form = _forms.get(block)
+    if form is None:
+        form = _forms[block] = _Form(block)
+    return form
+
+
+class _Sizes(NamedTuple):
+    """Of n pictures of one size in a block, and how many floats C asks for them."""
+
+    shape: Shape
+    out_sides: tuple[int, int]
+    maps: int
+    maps_to_keep: int
+    workspace: int
+    backward_workspace: int
+
+
+@lru_cache(maxsize=4096)
+def _sizes(*numbers: int) -> _Sizes:
+    """`numbers`: those of `Shape`."""
+    shape = Shape(*numbers)
+    return _Sizes(
+        shape,
+        ((shape.height - 1) // shape.stride + 1, (shape.width - 1) // shape.stride + 1),
+        library.C.inverted_residual_maps(shape, False),
+        library.C.inverted_residual_maps(shape, True),
+        library.C.inverted_residual_workspace(shape),
+        library.C.inverted_residual_backward_workspace(shape),
+    )
 
 
 def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
@@ -167,11 +218,6 @@ def sgd(
     )
 
 
-def _parameters_of(unit: ConvNorm) -> tuple[Tensor, Tensor, Tensor]:
-    norm = unit.norm._parameters  # norm.weight walks, three hundred times a step
-    return cast(tuple[Tensor, Tensor, Tensor], (unit.conv._parameters["weight"], norm["weight"], norm["bias"]))
-
-
 def _map(x: Tensor, channels: int) -> Tensor:
     """x, contiguous."""
     if x.ndim != 4 or x.shape[3] != channels or not usable_for(x):
@@ -193,9 +239,12 @@ def _own(what: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     return tensor.detach()
 
 
-def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[c_void_p]:
+def _addresses(what: str, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> ctypes.Array[c_void_p]:
     """Where each of a block's nine starts, as `Parameters` in C has them; a block that does not widen has only the last
-    six."""
+    six. Checked as `_own` does, without a tensor for each: the caller holds them."""
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        if tensor.shape != shape or tensor.dtype is not torch.float32 or not (tensor.is_cpu and tensor.is_contiguous()):
+            _own(what, tensor, shape)  # raises
     return (c_void_p * 9)(*[None] * (9 - len(tensors)), *[tensor.data_ptr() for tensor in tensors])
 
 
