@@ -173,32 +173,35 @@ EXPORT void transpose(const float *restrict from, Size from_row, float *restrict
         }
 }
 
-/* b[k·b_row + j] → panels; or, where b lies the other way round, b[j·b_row + k]. */
-INLINE void pack(const float *restrict b, Size b_row, const int is_transposed, float *restrict panels, Size inner,
-                 Size columns) {
-    for (Size j = 0; j < columns; j += TILE_COLUMNS, panels += inner * TILE_COLUMNS) {
-        Size some = SMALLER(TILE_COLUMNS, columns - j);
-        if (is_transposed)
-            transpose(b + j * b_row, b_row, panels, TILE_COLUMNS, some, inner, 0);
-        else
-            for (Size k = 0; k < inner; k++)
-                memcpy(panels + k * TILE_COLUMNS, b + k * b_row + j, some * sizeof(float));
-    }
+/* b[j·inner + k] → panels. */
+INLINE void pack(const float *b, float *panels, Size inner, Size columns) {
+    for (Size j = 0; j < columns; j += TILE_COLUMNS)
+        transpose(b + j * inner, inner, panels + j * inner, TILE_COLUMNS, SMALLER(TILE_COLUMNS, columns - j), inner, 0);
 }
 
-/* c = a·b: [rows, inner]·[inner, columns], b in panels. */
-EXPORT void multiply(const float *a, const float *panels, float *c, Size rows, Size inner, Size columns) {
+/* c = a·b: [rows, inner]·[inner, columns]. b lies in panels, or row by row: then its columns are `across` = 1 apart, and
+   its rows `down` = columns. */
+INLINE void multiply_by(const float *a, const float *b, Size across, Size down, float *c, Size rows, Size inner,
+                        Size columns) {
     FOR_EACH_TILE(rows)
         for (Size j = 0; j < columns; j += TILE_COLUMNS)
             switch (some) {
 #define CASE(n)                                                                                                        \
     case n:                                                                                                            \
-        tiles(a + row * inner, inner, 1, panels + j * inner, TILE_COLUMNS, c + row * columns + j, columns,             \
+        tiles(a + row * inner, inner, 1, b + j * across, down, c + row * columns + j, columns,                         \
               SMALLER(TILE_COLUMNS, columns - j), inner, 0, n);                                                        \
         break;
                 EACH_NUMBER_OF_ROWS
 #undef CASE
             }
+}
+
+EXPORT void multiply(const float *a, const float *panels, float *c, Size rows, Size inner, Size columns) {
+    multiply_by(a, panels, inner, TILE_COLUMNS, c, rows, inner, columns);
+}
+
+EXPORT void multiply_unpacked(const float *a, const float *b, float *c, Size rows, Size inner, Size columns) {
+    multiply_by(a, b, 1, columns, c, rows, inner, columns);
 }
 
 /* c += aᵀ·b: [rows, m]ᵀ·[rows, columns], so few rows at a time that they stay in the first cache. */
@@ -695,8 +698,8 @@ EXPORT void inverted_residual(const Shape *shape, const Parameters *p, float *ma
     Parts parts = take_parts(&workspace, shape);
     PerChannel per = parts.per;
     taps_first(p->kernel, parts.taps, channels);
-    if (widens) pack(p->widen, inputs, 1, parts.widen, inputs, channels);
-    pack(p->narrow, channels, 1, parts.narrow, channels, outputs);
+    if (widens) pack(p->widen, parts.widen, inputs, channels);
+    pack(p->narrow, parts.narrow, channels, outputs);
     FOR_EACH_CHUNK {
         Size kept = keep ? i : 0;
         float *widened = maps->widened + kept * in * channels, *filtered = maps->filtered + kept * out * channels;
@@ -747,9 +750,12 @@ EXPORT void inverted_residual(const Shape *shape, const Parameters *p, float *ma
 
 typedef struct {
     float *dgathered, *dnarrowed, *dfiltered, *dwidened; /* of `together` pictures */
-    float *ring, *row, *dtaps, *dwiden;                  /* the last [inputs, hidden]: transposed */
+    float *ring, *row, *dtaps, *dwiden;                  /* the last [inputs, hidden], if it is summed so */
     PerChannel filtered, widened;                        /* of each of `together` pictures */
 } Gradients;
+
+/* Whether the gradient of what widens is summed the other way round: so few columns make poor tiles. */
+#define TURNED (widens && inputs < TILE_COLUMNS)
 
 INLINE Gradients take_gradients(Workspace *workspace, const Shape *shape) {
     SHAPE
@@ -761,15 +767,14 @@ INLINE Gradients take_gradients(Workspace *workspace, const Shape *shape) {
     gradients.ring = take(workspace, RING(OUTPUTS(width), channels));
     gradients.row = take(workspace, width * channels);
     gradients.dtaps = take(workspace, 9 * channels);
-    gradients.dwiden = take(workspace, widens ? inputs * channels : 0);
+    gradients.dwiden = take(workspace, TURNED ? inputs * channels : 0);
     gradients.filtered = take_per_channel(workspace, together * channels);
     gradients.widened = take_per_channel(workspace, together * channels);
     return gradients;
 }
 
-/* Panels of the other way round: [hidden, inputs] and [outputs, hidden] as they lie. */
 typedef struct {
-    float *gathered, *active, *taps, *widen, *narrow;
+    float *gathered, *active, *taps;
     PerChannel per;
 } BackwardParts;
 
@@ -779,8 +784,6 @@ INLINE BackwardParts take_backward_parts(Workspace *workspace, const Shape *shap
     parts.gathered = take(workspace, together * in * inputs);
     parts.active = take(workspace, ROWS_AT_ONCE(out) * channels);
     parts.taps = take(workspace, 9 * channels);
-    parts.widen = take(workspace, widens ? PANELS(channels, inputs) : 0);
-    parts.narrow = take(workspace, PANELS(outputs, channels));
     parts.per = take_per_channel(workspace, outputs);
     return parts;
 }
@@ -802,10 +805,8 @@ EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, 
     BackwardParts parts = take_backward_parts(&workspace, shape);
     Gradients g = take_gradients(&workspace, shape);
     taps_first(p->kernel, parts.taps, channels);
-    if (widens) pack(p->widen, inputs, 0, parts.widen, channels, inputs);
-    pack(p->narrow, channels, 0, parts.narrow, outputs, channels);
     memset(g.dtaps, 0, 9 * channels * sizeof(float));
-    if (widens) memset(g.dwiden, 0, inputs * channels * sizeof(float));
+    if (TURNED) memset(g.dwiden, 0, inputs * channels * sizeof(float));
     FOR_EACH_CHUNK {
         const float *xs = gather(x, pictures, parts.gathered, i, some, in * inputs);
         const float *widened = maps->widened + i * in * channels, *filtered = maps->filtered + i * out * channels;
@@ -825,7 +826,7 @@ EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, 
             }
             const float *dnarrowed = g.dnarrowed + first * outputs;
             add_transposed_times(dnarrowed, parts.active, d->narrow, rows, outputs, channels);
-            multiply(dnarrowed, parts.narrow, g.dfiltered + first * channels, rows, outputs, channels);
+            multiply_unpacked(dnarrowed, p->narrow, g.dfiltered + first * channels, rows, outputs, channels);
             FOR_EACH_PART(out) {
                 PerChannel per = of_picture(g.filtered, j, channels);
                 if (BEGINS(out)) clear(per.by_x, per.by_one, channels);
@@ -861,8 +862,11 @@ EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, 
                 float *dy = g.dwidened + at * channels;
                 put_slopes(&widened_norm, of_picture(g.widened, j, channels), dy, widened + at * channels, dy, part);
             }
-            add_transposed_times(xs + first * inputs, dwidened, g.dwiden, rows, inputs, channels);
-            multiply(dwidened, parts.widen, g.dgathered + first * inputs, rows, channels, inputs);
+            if (TURNED)
+                add_transposed_times(xs + first * inputs, dwidened, g.dwiden, rows, inputs, channels);
+            else
+                add_transposed_times(dwidened, xs + first * inputs, d->widen, rows, channels, inputs);
+            multiply_unpacked(dwidened, p->widen, g.dgathered + first * inputs, rows, channels, inputs);
         }
         for (Size j = 0, map = in * inputs; j < some; j++) {
             float *to = dx + PICTURE * map;
@@ -871,7 +875,7 @@ EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, 
         }
     }
     transpose(g.dtaps, channels, d->kernel, 9, 9, channels, 1);
-    if (widens) transpose(g.dwiden, channels, d->widen, inputs, inputs, channels, 1);
+    if (TURNED) transpose(g.dwiden, channels, d->widen, inputs, inputs, channels, 1);
 }
 
 /* ---- SGD ---- */
@@ -941,7 +945,7 @@ INLINE ConvolutionParts take_convolution(Workspace *workspace, const Convolution
     ConvolutionParts parts;
     parts.together = LARGER(1, SMALLER(conv->n, FLOATS / (out * inner)));
     parts.kernel = take(workspace, outputs * inner);
-    parts.panels = take(workspace, LARGER(PANELS(inner, outputs), PANELS(outputs, inner)));
+    parts.panels = take(workspace, PANELS(inner, outputs));
     parts.windows = take(workspace, parts.together * out * inner);
     parts.dwindows = take(workspace, parts.together * out * inner);
     parts.dkernel = take(workspace, inner * outputs);
@@ -968,7 +972,7 @@ EXPORT void convolution(const Convolution *conv, const float *x, const float *ke
     Workspace workspace = {memory, 0};
     ConvolutionParts parts = take_convolution(&workspace, conv);
     sort_kernel(kernel, parts.kernel, outputs, channels);
-    pack(parts.kernel, inner, 1, parts.panels, inner, outputs);
+    pack(parts.kernel, parts.panels, inner, outputs);
     FOR_EACH_CHUNK_OF(conv->n) {
         for (Size j = 0; j < some; j++)
             windows(x + (i + j) * MAP_IN, parts.windows + j * out * inner, height, width, channels, stride);
@@ -983,7 +987,6 @@ EXPORT void convolution_backward(const Convolution *conv, const float *dy, const
     Workspace workspace = {memory, 0};
     ConvolutionParts parts = take_convolution(&workspace, conv);
     sort_kernel(kernel, parts.kernel, outputs, channels);
-    pack(parts.kernel, inner, 0, parts.panels, outputs, inner);
     memset(parts.dkernel, 0, inner * outputs * sizeof(float));
     FOR_EACH_CHUNK_OF(conv->n) {
         const float *slopes = dy + i * out * outputs;
@@ -991,7 +994,7 @@ EXPORT void convolution_backward(const Convolution *conv, const float *dy, const
             windows(x + (i + j) * MAP_IN, parts.windows + j * out * inner, height, width, channels, stride);
         add_transposed_times(parts.windows, slopes, parts.dkernel, some * out, inner, outputs);
         if (!dx) continue;
-        multiply(slopes, parts.panels, parts.dwindows, some * out, outputs, inner);
+        multiply_unpacked(slopes, parts.kernel, parts.dwindows, some * out, outputs, inner);
         for (Size j = 0; j < some; j++)
             windows_backward(parts.dwindows + j * out * inner, dx + (i + j) * MAP_IN, height, width, channels, stride);
     }
