@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from feddiverse.report.statistics import paired_difference, spread, time_to_reach
+from feddiverse.report.statistics import Difference, paired_difference, spread, stay_sure, time_to_reach
 
 ACCURACIES = st.lists(st.floats(0, 1), min_size=2, max_size=8)
 
@@ -49,3 +49,27 @@ def test_time_to_reach_is_the_first_evaluated_round_over_seeds_that_reach_it() -
     found = time_to_reach(curves, 0.9)
     assert (found.mean, found.reached, found.n) == (12.5, 2, 3)
     assert time_to_reach(curves, 0.95).mean is None
+
+
+def test_p_is_that_of_a_paired_t_test():
+    ours, theirs = {0: 0.91, 1: 0.94, 2: 0.88, 3: 0.97}, {0: 0.90, 1: 0.91, 2: 0.89, 3: 0.93}
+    found = paired_difference(ours, theirs)
+    assert found.p == pytest.approx(stats.ttest_rel(list(ours.values()), list(theirs.values())).pvalue)
+    assert found.is_sure == (found.p < 0.05)
+
+
+def test_p_where_all_differences_are_the_same():
+    assert paired_difference({0: 0.75, 1: 0.5, 2: 0.25}, {0: 0.5, 1: 0.25, 2: 0.0}).p == 0.0
+    assert paired_difference({0: 0.5, 1: 0.25, 2: 0.75}, {0: 0.5, 1: 0.25, 2: 0.75}).p == 1.0
+
+
+def test_many_comparisons_are_corrected_for_by_holm():
+    """By hand: 0.005 ≤ 0.05/4, 0.01 ≤ 0.05/3, 0.03 > 0.05/2, and what comes after the first that fails fails too."""
+
+    def of(p: float, n: int = 3) -> Difference:
+        return Difference(0.1, 0.0, 0.2, n, p)
+
+    assert stay_sure([of(0.01), of(0.04), None, of(0.03), of(0.005)]) == {0, 4}
+    assert stay_sure([of(0.03), of(0.03)]) == set()  # each alone would be sure
+    assert stay_sure([of(0.001, n=2), of(0.04)]) == {1}  # two seeds say nothing, and count for nothing
+    assert stay_sure([]) == set()

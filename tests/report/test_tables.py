@@ -109,6 +109,21 @@ def test_comparison_has_difference_interval_and_rounds(study: Path) -> None:
     assert row[table.columns.index("Rounds to 95 %")].text == "–"
 
 
+def test_what_stays_sure_among_many_comparisons_has_a_star(tmp_path: Path) -> None:
+    """All three intervals leave out zero: p is 0.037 twice, where the second of three may have 0.025, and 0.0001."""
+    found = {
+        ("Uniform random", "f"): [0.80, 0.81, 0.82],
+        ("by luck", "f"): [0.85, 0.88, 0.92],
+        ("by luck too", "f"): [0.86, 0.89, 0.93],
+        ("surely", "f"): [0.90, 0.911, 0.924],
+    }
+    table = tables.comparison_table(load(make_study(tmp_path, found)))
+    texts = {row[0].text: row[table.columns.index("Difference to Uniform random")].text for row in table.rows}
+    assert [row for row, text in texts.items() if "[+" in text] == ["by luck", "by luck too", "surely"]
+    assert [row for row, text in texts.items() if text.endswith("*")] == ["surely"]
+    assert "corrected for the 3 comparisons there are (Holm)" in table.notes[0]
+
+
 def test_usage_counts_only_rounds_that_were_selected(study: Path) -> None:
     run = next(iter(load(study).at("FedDiverse", "digits-gsc").values()))
     assert run.selection.times_chosen.sum() == 9 * 39

@@ -15,6 +15,7 @@ from feddiverse.report.statistics import (
     percent,
     signed,
     spread,
+    stay_sure,
 )
 
 
@@ -132,7 +133,11 @@ def _many(compared: list[Comparison]) -> str:
     """The more one looks at, the more luck one sees."""
     if len(compared) < 3 or not any(each.difference.is_sure for each in compared):
         return ""
-    return f"Of {len(compared)} intervals at 95 %, one in 20 leaves zero out by luck. "
+    sure = stay_sure(each.difference for each in compared)
+    left = " and ".join(each.row for place, each in enumerate(compared) if place in sure) or "none"
+    return (
+        f"Of {len(compared)} intervals at 95 %, one in 20 leaves zero out by luck; corrected for that, {left} stays. "
+    )
 
 
 def has_learnt(results: Results, row: str, column: str) -> bool:

@@ -1,5 +1,6 @@
 """The tables of a report: the paper's layout with ours beside it, every comparison in full, how clients were used."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from feddiverse.report.statistics import (
     percent,
     points,
     spread,
+    stay_sure,
     time_to_reach,
 )
 from feddiverse.report.table import Cell, Mark, Table
@@ -74,13 +76,14 @@ def comparison_table(results: Results) -> Table:
     """One line per cell: ours, the paper's, the paired difference with its interval, rounds to reach each level."""
     marks = {column: _marks(results.ranked(column)) for column in results.columns}
     several, published = len(results.columns) > 1, any(s.published for s in results.summaries.values())
+    differences = _corrected([summary.difference for summary in results.summaries.values()])
     rows = []
-    for (row, column), summary in results.summaries.items():
+    for ((row, column), summary), difference in zip(results.summaries.items(), differences, strict=True):
         line = [Cell(row), *([Cell(column)] if several else [])]
         ours = _accuracy_cell(results, summary, marks[column].get(row, ""))
         line.append(Cell(ours.text, ours.value, ours.mark, numbers=ours.numbers))
         line += [_published_cell(summary)] if published else []
-        line.append(_difference_cell(summary.difference))
+        line.append(difference)
         line += [_reached_cell(summary.reached[level], summary.seconds[level]) for level in results.levels]
         rows.append(tuple(line))
     heads = [
@@ -91,7 +94,8 @@ def comparison_table(results: Results) -> Table:
     ]
     heads += [f"Difference{_against(results)}", *(f"Rounds to {100 * level:.0f} %" for level in results.levels)]
     notes = [
-        f"Mean ± {DEVIATION_RULE}. Differences are paired by seed, in percentage points, with a 95 % t interval.",
+        f"Mean ± {DEVIATION_RULE}. Differences are paired by seed, in percentage points, with a 95 % t interval."
+        f"{_starred(differences)}",
         "Rounds: mean first evaluated round at the level or above, over seeds that reach it (how many, if not all); "
         "small: the seconds until then.",
         *([f"Paper: {results.published_in}."] if published else []),
@@ -108,7 +112,7 @@ def heads_tables(results: Results) -> list[Table]:
     several, compares = len(results.columns) > 1, any(row != other for row, other in results.baselines.items())
     between = any(len(run.rebalanced_curve[0]) > 1 for runs in results.runs.values() for run in runs.values())
     level = results.levels[-1]
-    rows = []
+    rows, to_trained, to_baseline = [], [], []
     for row, column in results.summaries:
         runs = [(seed, run, run.rebalanced) for seed, run in results.at(row, column).items() if run.rebalanced]
         trained = {seed: run.worst_accuracy for seed, run, _ in runs}
@@ -119,28 +123,29 @@ def heads_tables(results: Results) -> list[Table]:
         baseline = results.at(results.baselines.get(row, ""), column)
         plain = {seed: run.worst_accuracy for seed, run in baseline.items()}
         reached = time_to_reach([run.rebalanced_curve for _, run, _ in runs], level)
-        rows.append(
-            (
-                Cell(row),
-                *([Cell(column)] if several else []),
-                *(_spread_cell(spread(list(worst.values()))) for worst in (trained, solved)),
-                _difference_cell(paired_difference(solved, trained)),
-                *([_difference_cell(paired_difference(solved, plain))] if compares else []),
-                *(_spread_cell(each) for each in overall),
-                *([_reached_cell(reached)] if between else []),
-            )
+        to_trained.append(paired_difference(solved, trained))
+        to_baseline.append(paired_difference(solved, plain))
+        before = (
+            Cell(row),
+            *([Cell(column)] if several else []),
+            *(_spread_cell(spread(list(worst.values()))) for worst in (trained, solved)),
         )
+        after = (*(_spread_cell(each) for each in overall), *([_reached_cell(reached)] if between else []))
+        rows.append((before, after))
     if not rows:
         return []
+    compared = [_corrected(to_trained), *([_corrected(to_baseline)] if compares else [])]
+    lines = [(*before, *differences, *after) for (before, after), *differences in zip(rows, *compared, strict=True)]
     heads = ("Method", *([results.column_head] if several else []), f"{results.measured}, trained", "Rebalanced")
     heads += ("Difference", *([f"Difference{_against(results)}, trained"] if compares else []))
     heads += ("Accuracy, trained", "Accuracy, rebalanced")
     heads += (f"Rounds to {100 * level:.0f} %, rebalanced",) if between else ()
     notes = (
         "Two heads of the same runs: as trained, and with the last layer solved anew, hidden groups of equal weight.",
-        f"Mean ± {DEVIATION_RULE}, in percent. Differences are paired by seed, with a 95 % t interval.",
+        f"Mean ± {DEVIATION_RULE}, in percent. Differences are paired by seed, with a 95 % t interval."
+        f"{_starred(*compared)}",
     )
-    return [Table("heads", "Trained and rebalanced head", heads, tuple(rows), notes)]
+    return [Table("heads", "Trained and rebalanced head", heads, tuple(lines), notes)]
 
 
 def _spread_cell(found: Spread) -> Cell:
@@ -283,6 +288,23 @@ def _difference_cell(difference: Difference | None) -> Cell:
         for name, bound in (("low", difference.low), ("high", difference.high))
     }
     return Cell(points(difference), 100 * difference.mean, numbers=bounds)
+
+
+def _corrected(differences: Sequence[Difference | None]) -> list[Cell]:
+    """A table's differences; a star where one stays beyond the noise though they are many."""
+    sure = stay_sure(differences) if sum(difference is not None for difference in differences) > 1 else set()
+    cells = [_difference_cell(difference) for difference in differences]
+    return [replace(cell, text=f"{cell.text}*") if place in sure else cell for place, cell in enumerate(cells)]
+
+
+def _starred(*compared: Sequence[Cell]) -> str:
+    """What a star means, where there is one."""
+    many = " and ".join(
+        str(sum(cell is not NOTHING for cell in cells)) for cells in compared if any("*" in c.text for c in cells)
+    )
+    return (
+        f" Starred: beyond the noise also when corrected for the {many} comparisons there are (Holm)." if many else ""
+    )
 
 
 def _reached_cell(rounds: Reached, seconds: Reached | None = None) -> Cell:
