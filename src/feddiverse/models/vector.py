@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from feddiverse.errors import UserError
 from feddiverse.messages import Vector
+from feddiverse.models.layers import native
 from feddiverse.models.spec import ModelSpec
 
 
@@ -37,6 +38,8 @@ class FlatModel:
             mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
             self._scale = (1.0 / (255.0 * std)).view(-1, 1, 1).to(device)
             self._shift = (-mean / std).view(-1, 1, 1).to(device)
+            every_byte = torch.arange(256, dtype=torch.float32).expand(len(mean), 1, 256)
+            self._table = (every_byte * self._scale.cpu() + self._shift.cpu()).view(-1, 256)
         self._layout = getattr(module, "input_layout", torch.contiguous_format)
 
     @property
@@ -94,5 +97,7 @@ class FlatModel:
         shape are taken as they are."""
         if self.spec.mean is None:
             return x.to(self.device, torch.float32)
+        if self._layout is torch.channels_last and native.usable_for(self.theta) and x.dtype is torch.uint8:
+            return native.look_up(x.contiguous(), self._table).permute(0, 3, 1, 2)
         pixels = x.to(self.device).to(torch.float32, memory_format=self._layout)
         return pixels.mul_(self._scale).add_(self._shift)

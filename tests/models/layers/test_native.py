@@ -192,3 +192,26 @@ def test_the_spec_chooses(name, fast, plain):
     spec = ModelSpec(name, 2, (3, 28, 28), (0.5,) * 3, (0.5,) * 3)
     assert type(build(spec).module) is fast
     assert type(build(replace(spec, fast=False)).module) is plain
+
+
+@in_c
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_looked_up_are_those_of_the_formula_to_the_bit(channels):
+    """(x/255 − mean)/std as one product and one sum, each rounded, as PyTorch computes it elsewhere."""
+    spec = ModelSpec("cnn", 2, (channels, 16, 48), (0.1307, 0.5, 0.485)[:channels], (0.3081, 0.25, 0.229)[:channels])
+    model = build(replace(spec, fast=True))
+    x = torch.arange(3 * channels * 16 * 48, dtype=torch.int64).remainder(256).to(torch.uint8)
+    x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))].view(3, channels, 16, 48)
+    mean, std = torch.tensor(spec.mean).view(-1, 1, 1), torch.tensor(spec.std).view(-1, 1, 1)
+    theirs = x.float().mul_(1.0 / (255.0 * std)).add_(-mean / std)
+    assert torch.equal(model.normalise(x), theirs)
+    assert torch.equal(model.normalise(x[:, :, ::2, 8:24]), theirs[:, :, ::2, 8:24])  # a view of pictures too
+    assert model.normalise(x).is_contiguous(memory_format=torch.channels_last)
+
+
+@in_c
+def test_what_is_no_picture_is_not_looked_up():
+    with pytest.raises(ValueError, match=r"contiguous bytes on the CPU, not float32 \[1, 3, 2, 2\]"):
+        native.look_up(torch.zeros(1, 3, 2, 2), torch.zeros(3, 256))
+    with pytest.raises(ValueError, match=r"In C the table of values must be contiguous float32 \[3, 256\]"):
+        native.look_up(torch.zeros(1, 3, 2, 2, dtype=torch.uint8), torch.zeros(1, 256))

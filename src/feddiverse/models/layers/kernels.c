@@ -878,6 +878,15 @@ EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, 
     if (TURNED) transpose(g.dwiden, channels, d->widen, inputs, inputs, channels, 1);
 }
 
+/* ---- Pictures ---- */
+
+/* Bytes [n, channels, pixels] → numbers [n, pixels, channels], by a table [channels, 256]. */
+EXPORT void look_up(const uint8_t *x, const float *table, float *y, Size n, Size channels, Size pixels) {
+    for (Size i = 0; i < n; i++, y += pixels * channels)
+        for (Size c = 0; c < channels; c++, x += pixels)
+            for (Size p = 0; p < pixels; p++) y[p * channels + c] = table[c * 256 + x[p]];
+}
+
 /* ---- SGD ---- */
 
 /* One step of SGD with momentum, and with FedProx's pull towards `start` (or NULL); zeroes the gradient. */

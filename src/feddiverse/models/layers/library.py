@@ -45,6 +45,7 @@ def _functions() -> dict[str, tuple[list[Any], Any]]:
         "inverted_residual": ([shape, *[pointer] * 6, c_double, c_float, c_int, c_int], None),
         "inverted_residual_backward_workspace": ([shape], c_int64),
         "inverted_residual_backward": ([shape, *[pointer] * 8, c_float, c_int], None),
+        "look_up": ([pointer] * 3 + sizes[:3], None),
         "sgd": ([pointer] * 4 + sizes[:1] + floats, None),
         "convolution_workspace": ([convolution], c_int64),
         "convolution": ([convolution] + [pointer] * 4, None),

@@ -9,7 +9,7 @@ import ctypes
 import math
 from collections.abc import Sequence
 from ctypes import c_void_p
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -40,11 +40,11 @@ def group_norm(
     n, height, width, _ = x.shape
     sizes = (n, height * width, channels, groups)
     weight, bias = _own("GroupNorm's weight", gain, (channels,)), _own("GroupNorm's bias", offset, (channels,))
-    statistics, workspace = memory.empty(n, groups, 2), memory.empty(library.C.group_norm_workspace(channels))
+    statistics, floats = torch.empty(n, groups, 2), _group_norm_workspace(channels)
     y = x if tape is None else memory.empty_like(x)
     library.C.group_norm(
-        x.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.data_ptr(), statistics.data_ptr(), workspace.data_ptr(),
-        *sizes, norm.eps, low, high,
+        x.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.data_ptr(), statistics.data_ptr(),
+        memory.workspace(floats).data_ptr(), *sizes, norm.eps, low, high,
     )  # fmt: skip
     if tape is not None:
         out_shape = y.shape
@@ -55,12 +55,17 @@ def group_norm(
             dbias = _own("the bias's gradient", gradient_of(offset), (channels,))
             library.C.group_norm_backward(
                 dy.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(), statistics.data_ptr(),
-                dweight.data_ptr(), dbias.data_ptr(), workspace.data_ptr(), *sizes, low, high,
+                dweight.data_ptr(), dbias.data_ptr(), memory.workspace(floats).data_ptr(), *sizes, low, high,
             )  # fmt: skip
             return dy
 
         tape.append(backward)
     return y
+
+
+@cache
+def _group_norm_workspace(channels: int) -> int:
+    return int(library.C.group_norm_workspace(channels))
 
 
 def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
@@ -183,11 +188,11 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     stride, channels, outputs, weight = _stride_of_3x3(conv, 1), conv.in_channels, conv.out_channels, conv.weight
     x = _map(x, channels)
     n, height, width, _ = x.shape
-    sizes, shape = Convolution(n, height, width, channels, outputs, stride), (outputs, channels, 3, 3)
+    sizes, floats = _convolution_sizes(n, height, width, channels, outputs, stride)
+    shape = (outputs, channels, 3, 3)
     kernel = _own("the convolution's weight", weight, shape)
-    workspace = memory.empty(library.C.convolution_workspace(sizes))
     y = memory.empty(*_output_shape(x, stride), outputs)
-    library.C.convolution(sizes, x.data_ptr(), kernel.data_ptr(), y.data_ptr(), workspace.data_ptr())
+    library.C.convolution(sizes, x.data_ptr(), kernel.data_ptr(), y.data_ptr(), memory.workspace(floats).data_ptr())
     if tape is not None:
         wants_gradient, out_shape = tape.wants_gradient, y.shape
 
@@ -196,12 +201,30 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
             dx, dkernel = memory.empty_like(x), _own("the weight's gradient", gradient_of(weight), shape)
             library.C.convolution_backward(
                 sizes, dy.data_ptr(), x.data_ptr(), kernel.data_ptr(), dx.data_ptr() if wants_gradient else None,
-                dkernel.data_ptr(), workspace.data_ptr(),
+                dkernel.data_ptr(), memory.workspace(floats).data_ptr(),
             )  # fmt: skip
             return dx
 
         tape.append(backward)
     return y
+
+
+@lru_cache(maxsize=4096)
+def _convolution_sizes(*numbers: int) -> tuple[Convolution, int]:
+    """`numbers`: those of `Convolution`; and how many floats C asks for."""
+    sizes = Convolution(*numbers)
+    return sizes, library.C.convolution_workspace(sizes)
+
+
+def look_up(pictures: Tensor, table: Tensor) -> Tensor:
+    """Bytes [n, channels, height, width] → floats laid out [n, height, width, channels], by a table [channels, 256]."""
+    n, channels, height, width = pictures.shape
+    if pictures.dtype is not torch.uint8 or not (pictures.is_cpu and pictures.is_contiguous()):
+        raise ValueError(f"Pictures to look up are contiguous bytes on the CPU, not {_tell(pictures)}.")
+    numbers = memory.empty(n, height, width, channels)
+    of_values = _own("the table of values", table, (channels, 256))
+    library.C.look_up(pictures.data_ptr(), of_values.data_ptr(), numbers.data_ptr(), n, channels, height * width)
+    return numbers
 
 
 def sgd(
