@@ -1,0 +1,189 @@
+"""What a grid of methods says, each with both heads: `python -m benchmarks.grid results/grid-on-digits --figure FILE`.
+
+Four tables in Markdown: what both heads of every method reach; what choosing clients changes; what solving the last
+layer anew changes; and which recipe is never worse than the baseline as trained. Differences are paired by seed, with
+95 % t intervals; a star where one stays beyond the noise when corrected for all of its table (Holm).
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from feddiverse.report.results import Results, load
+from feddiverse.report.statistics import Difference, paired_difference, signed, stay_sure
+
+HEADS = ("trained", "solved anew")
+MARGIN = 0.005  # worse by more than half a point counts as worse: a group's test accuracy errs by about as much
+
+BySeed = Mapping[int, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.grid", description=__doc__.splitlines()[0])
+    parser.add_argument("results", type=Path, help="a study whose runs have both heads")
+    parser.add_argument("--figure", type=Path, help="also draw the first table there (.svg, .png or .pdf)")
+    given = parser.parse_args()
+    results = whole(load(given.results))
+    print("\n\n".join(tables(results)))
+    if given.figure:
+        draw(results, given.figure)
+
+
+def whole(results: Results) -> Results:
+    """Of a study on its way, the seeds that every method has on every split: means of others would not compare."""
+    everywhere = set.intersection(*(set(results.at(row, column)) for row in results.rows for column in results.columns))
+    if not everywhere:
+        raise SystemExit("No seed is done with every method on every split yet.")
+    kept = {place: {seed: found[seed] for seed in sorted(everywhere)} for place, found in results.runs.items()}
+    return replace(results, runs=kept)
+
+
+def tables(results: Results) -> list[str]:
+    seeds = ", ".join(str(seed) for seed in next(iter(results.runs.values())))
+    return [
+        f"Worst-group accuracy in %, as trained → solved anew, means over seeds {seeds}:\n\n{levels(results)}",
+        f"Choosing clients, minus {_baseline(results)} with the same head:\n\n{selection(results)}",
+        f"Solving the last layer anew, minus the trained one of the same runs:\n\n{rebalancing(results)}",
+        f"Recipes, minus {_baseline(results)} as trained; over splits, then how often worse:\n\n{recipes(results)}",
+    ]
+
+
+def worst(results: Results, row: str, column: str, head: str) -> BySeed:
+    """Seed → accuracy of the worst group with that head."""
+    runs = results.at(row, column)
+    if head == "trained":
+        return {seed: run.worst_accuracy for seed, run in runs.items()}
+    return {seed: found for seed, run in runs.items() if (found := run.worst_rebalanced) is not None}
+
+
+def levels(results: Results) -> str:
+    rows = [
+        [
+            row,
+            *(" → ".join(_percent(worst(results, row, column, head)) for head in HEADS) for column in results.columns),
+        ]
+        for row in results.rows
+    ]
+    return _table(["Method", *results.columns], rows)
+
+
+def selection(results: Results) -> str:
+    """Each method against the baseline, both with the same head."""
+    baseline = _baseline(results)
+    lines = [(row, head) for head in HEADS for row in results.rows if row != baseline]
+    found = [
+        [paired_difference(worst(results, row, c, head), worst(results, baseline, c, head)) for c in results.columns]
+        for row, head in lines
+    ]
+    words = [[*line, *cells] for line, cells in zip(lines, _starred(found), strict=True)]
+    return _table(["Method", "Head", *results.columns], words)
+
+
+def rebalancing(results: Results) -> str:
+    found = [
+        [
+            paired_difference(*(worst(results, row, column, head) for head in reversed(HEADS)))
+            for column in results.columns
+        ]
+        for row in results.rows
+    ]
+    lines = [[row, *cells] for row, cells in zip(results.rows, _starred(found), strict=True)]
+    return _table(["Method", *results.columns], lines)
+
+
+def recipes(results: Results) -> str:
+    """Every method with every head against the baseline as trained: over splits, on the worst split, in every pair."""
+    lines = []
+    for row in results.rows:
+        for head in HEADS:
+            if (row, head) == (_baseline(results), HEADS[0]):
+                continue
+            gains = {column: _gains(results, row, column, head) for column in results.columns}
+            every = np.array([list(found.values()) for found in gains.values()])  # [split, seed]
+            over = paired_difference(dict(enumerate(every.mean(axis=0))), dict.fromkeys(range(every.shape[1]), 0.0))
+            lowest = int(every.mean(axis=1).argmin())
+            on_lowest = f"{results.columns[lowest]} {signed(100 * every[lowest].mean(), 1)}"
+            worse = f"{(every < -MARGIN).sum()} of {every.size}"
+            lines.append([row, head, _points(over), on_lowest, worse])
+    heads = ["Method", "Head", "Mean over splits", "Lowest split", "Pairs worse by over half a point"]
+    return _table(heads, lines)
+
+
+def _gains(results: Results, row: str, column: str, head: str) -> dict[int, float]:
+    ours, theirs = worst(results, row, column, head), worst(results, _baseline(results), column, HEADS[0])
+    return {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}
+
+
+def draw(results: Results, path: Path) -> None:
+    """A panel a split: each method's trained head as a ring, the one solved anew as a disc."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    from feddiverse.report.figures import colour_of
+
+    rows, columns = list(reversed(results.rows)), results.columns
+    height = 0.5 + (0.24 * len(rows) + 0.35) * len(columns)
+    figure, panels = plt.subplots(
+        len(columns), 1, sharex=True, squeeze=False, figsize=(7.2, height), layout="constrained"
+    )
+    for axes, column in zip(panels[:, 0], columns, strict=True):
+        for place, row in enumerate(rows):
+            trained, solved = (_mean(worst(results, row, column, head)) for head in HEADS)
+            colour = colour_of(results, row)
+            axes.plot([trained, solved], [place, place], color=colour, linewidth=1.2, zorder=1)
+            axes.scatter([trained], [place], s=34, facecolors="white", edgecolors=colour, zorder=2)
+            axes.scatter([solved], [place], s=34, color=colour, zorder=3)
+        axes.set_yticks(range(len(rows)), rows, fontsize=8)
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_title(column, loc="left", fontsize=9, fontweight="bold", pad=3)
+        axes.grid(axis="x", linewidth=0.4, alpha=0.6)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    panels[-1, 0].set_xlabel("worst-group accuracy in %: as trained (ring), last layer solved anew (disc)", fontsize=9)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _baseline(results: Results) -> str:
+    return next(iter(results.baselines.values()))
+
+
+def _mean(found: BySeed) -> float:
+    return 100 * float(np.mean(list(found.values()))) if found else float("nan")
+
+
+def _percent(found: BySeed) -> str:
+    return f"{_mean(found):.1f}" if found else "–"
+
+
+def _points(difference: Difference | None) -> str:
+    if difference is None:
+        return "–"
+    mean = signed(100 * difference.mean, 1)
+    if difference.low is None or difference.high is None:
+        return mean
+    return f"{mean} \\[{signed(100 * difference.low, 1)}, {signed(100 * difference.high, 1)}\\]"
+
+
+def _starred(found: Sequence[Sequence[Difference | None]]) -> list[list[str]]:
+    """A whole table's differences in words, corrected together."""
+    sure = stay_sure([difference for row in found for difference in row])
+    width = len(found[0]) if found else 0
+    return [
+        [_points(difference) + ("\\*" if i * width + j in sure else "") for j, difference in enumerate(row)]
+        for i, row in enumerate(found)
+    ]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The tables of a grid with both heads, against differences worked by hand."""
+
+from pathlib import Path
+
+import pytest
+from made_runs import make_study
+
+from benchmarks import grid
+from feddiverse.report.results import load
+
+TRAINED = {
+    ("Uniform random", "gsc"): [0.80, 0.82, 0.84, None],  # a fourth seed is on its way
+    ("FedDiverse", "gsc"): [0.82, 0.81, 0.86, 0.99],
+    ("Uniform random", "dist"): [0.40, 0.50, 0.60, 0.70],
+    ("FedDiverse", "dist"): [0.39, 0.50, 0.596, 0.70],
+}
+SOLVED = {
+    ("Uniform random", "gsc"): [0.90, 0.921, 0.939, 0.9],
+    ("FedDiverse", "gsc"): [0.90, 0.90, 0.90, 0.9],
+    ("Uniform random", "dist"): [0.70, 0.80, 0.90, 0.9],
+    ("FedDiverse", "dist"): [0.60, 0.70, 0.80, 0.9],
+}
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> list[list[str]]:
+    results = grid.whole(load(make_study(tmp_path, TRAINED, SOLVED)))
+    text = "\n".join(grid.tables(results))
+    assert "means over seeds 0, 1, 2:" in text  # the seed that one method lacks is left out of all
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()]
+
+
+def test_levels_are_means_with_both_heads(lines: list[list[str]]) -> None:
+    assert ["Uniform random", "82.0 → 92.0", "50.0 → 80.0"] in lines
+    assert ["FedDiverse", "83.0 → 90.0", "49.5 → 70.0"] in lines
+
+
+def test_methods_are_compared_with_the_same_head(lines: list[list[str]]) -> None:
+    trained, solved = (next(x for x in lines if x[:2] == ["FedDiverse", head]) for head in grid.HEADS)
+    assert trained[2].startswith("+1.0 ")  # +2, −1, +2
+    assert trained[3].startswith("−0.5 ")  # −1, 0, −0.4
+    assert solved[3] == r"−10.0 \[−10.0, −10.0\]\*"
+
+
+def test_heads_of_the_same_runs_are_compared(lines: list[list[str]]) -> None:
+    (uniform,) = [x for x in lines if x[0] == "Uniform random" and x[1].startswith("+")]
+    assert uniform[1].startswith("+10.0 ")
+    assert uniform[1].endswith(r"\*")
+    assert uniform[2] == r"+30.0 \[+30.0, +30.0\]\*"
+
+
+def test_a_recipe_is_worse_where_it_loses_over_half_a_point(lines: list[list[str]]) -> None:
+    recipes = {tuple(x[:2]): x[2:] for x in lines if len(x) == 5}
+    assert recipes["FedDiverse", "trained"][1:] == ["dist −0.5", "2 of 6"]  # −1 on each split; −0.4 is not more
+    assert recipes["Uniform random", "solved anew"][1:] == ["gsc +10.0", "0 of 6"]
+    assert recipes["Uniform random", "solved anew"][0].startswith("+20.0 ")
+
+
+def test_the_figure_is_written(tmp_path: Path) -> None:
+    grid.draw(grid.whole(load(make_study(tmp_path / "study", TRAINED, SOLVED))), tmp_path / "grid.svg")
+    assert "dist" in (tmp_path / "grid.svg").read_text()
+
+
+def test_a_grid_without_a_whole_seed_says_so(tmp_path: Path) -> None:
+    study = make_study(tmp_path, {("a", "f"): [0.9, None], ("b", "f"): [None, 0.8]})
+    with pytest.raises(SystemExit, match="No seed is done"):
+        grid.whole(load(study))
