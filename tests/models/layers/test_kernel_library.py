@@ -15,7 +15,7 @@ from feddiverse.data.federation import Samples
 from feddiverse.experiment.environment import describe
 from feddiverse.messages import Train
 from feddiverse.models import ModelSpec, build, initial_theta
-from feddiverse.models.layers import library
+from feddiverse.models.layers import library, native
 
 pytestmark = pytest.mark.skipif(library.C is None, reason="no C compiler was here when the package was installed")
 
@@ -58,6 +58,17 @@ def test_both_libraries_give_the_same_bits(monkeypatch, name, side):
         found.append(model.vector())
     assert np.isfinite(found[0]).all()
     assert np.array_equal(*found)
+
+
+@pytest.mark.skipif(library.C is None, reason="no C compiler was here when the package was installed")
+def test_memory_is_asked_of_the_library_in_use():
+    """What one asked for is too little for one with wider tiles, or with sanitizers' gaps."""
+    wider = MagicMock()
+    wider.group_norm_workspace.return_value = 10**6
+    wider.convolution_workspace.return_value = 10**6
+    assert native._group_norm_workspace(library.C, 8) < native._group_norm_workspace(wider, 8) == 10**6
+    sizes = (2, 5, 5, 3, 8, 1)
+    assert native._convolution_sizes(library.C, *sizes)[1] < native._convolution_sizes(wider, *sizes)[1] == 10**6
 
 
 @pytest.mark.parametrize("at_once", [0, 1])

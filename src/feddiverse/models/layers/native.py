@@ -40,11 +40,11 @@ def group_norm(
     n, height, width, _ = x.shape
     sizes = (n, height * width, channels, groups)
     weight, bias = _own("GroupNorm's weight", gain, (channels,)), _own("GroupNorm's bias", offset, (channels,))
-    statistics, floats = torch.empty(n, groups, 2), _group_norm_workspace(channels)
-    y = x if tape is None else memory.empty_like(x)
+    statistics, floats = torch.empty(n, groups, 2), _group_norm_workspace(library.C, channels)
+    y, workspace = x if tape is None else memory.empty_like(x), memory.workspace(floats)
     library.C.group_norm(
-        x.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.data_ptr(), statistics.data_ptr(),
-        memory.workspace(floats).data_ptr(), *sizes, norm.eps, low, high,
+        x.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.data_ptr(), statistics.data_ptr(), workspace.data_ptr(),
+        *sizes, norm.eps, low, high,
     )  # fmt: skip
     if tape is not None:
         out_shape = y.shape
@@ -53,9 +53,10 @@ def group_norm(
             dy = _gradient(dy, out_shape)
             dweight = _own("the weight's gradient", gradient_of(gain), (channels,))
             dbias = _own("the bias's gradient", gradient_of(offset), (channels,))
+            workspace = memory.workspace(floats)
             library.C.group_norm_backward(
                 dy.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(), statistics.data_ptr(),
-                dweight.data_ptr(), dbias.data_ptr(), memory.workspace(floats).data_ptr(), *sizes, low, high,
+                dweight.data_ptr(), dbias.data_ptr(), workspace.data_ptr(), *sizes, low, high,
             )  # fmt: skip
             return dy
 
@@ -63,9 +64,10 @@ def group_norm(
     return y
 
 
+# How much memory C asks for is its library's own: an answer of one would be too little for another.
 @cache
-def _group_norm_workspace(channels: int) -> int:
-    return int(library.C.group_norm_workspace(channels))
+def _group_norm_workspace(c: ctypes.CDLL, channels: int) -> int:
+    return int(c.group_norm_workspace(channels))
 
 
 def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> Tensor:
@@ -82,15 +84,17 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
         n, factor, where = len(pictures), 1 / (1 - block.drop), pictures.data_ptr()
     together = max(1, min(n, FLOATS_TOGETHER // (height * width * form.hidden)))
     sizes = _sizes(
-        n, height, width, form.inputs, form.hidden, form.outputs, form.stride, form.groups, together, form.widens
-    )
+        library.C, n, height, width, form.inputs, form.hidden, form.outputs, form.stride, form.groups, together,
+        form.widens,
+    )  # fmt: skip
     parameters, is_residual = form.parameters(), form.is_residual
     addresses = _addresses("the block's parameter", parameters, form.shapes)
     maps = memory.empty(sizes.maps_to_keep if tape is not None else sizes.maps)
     y = memory.empty(count, *sizes.out_sides, form.outputs) if pictures is None else memory.empty_like(x).copy_(x)
+    workspace = memory.workspace(sizes.workspace)
     library.C.inverted_residual(
-        sizes.shape, addresses, maps.data_ptr(), x.data_ptr(), where, y.data_ptr(),
-        memory.workspace(sizes.workspace).data_ptr(), form.eps, factor, is_residual, tape is not None,
+        sizes.shape, addresses, maps.data_ptr(), x.data_ptr(), where, y.data_ptr(), workspace.data_ptr(),
+        form.eps, factor, is_residual, tape is not None,
     )  # fmt: skip
     if tape is not None:
         out_shape = y.shape
@@ -101,10 +105,11 @@ def inverted_residual(x: Tensor, block: InvertedResidual, tape: Tape | None) -> 
             dy = _gradient(dy, out_shape)
             dx = dy if is_residual else memory.empty_like(x)
             gradients = [gradient_of(parameter) for parameter in parameters]
+            workspace = memory.workspace(sizes.backward_workspace)
             library.C.inverted_residual_backward(
                 sizes.shape, addresses, _addresses("the gradient of the block's parameter", gradients, form.shapes),
-                maps.data_ptr(), x.data_ptr(), where, dy.data_ptr(), dx.data_ptr(),
-                memory.workspace(sizes.backward_workspace).data_ptr(), factor, is_residual,
+                maps.data_ptr(), x.data_ptr(), where, dy.data_ptr(), dx.data_ptr(), workspace.data_ptr(),
+                factor, is_residual,
             )  # fmt: skip
             return dx
 
@@ -170,16 +175,16 @@ class _Sizes(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _sizes(*numbers: int) -> _Sizes:
+def _sizes(c: ctypes.CDLL, *numbers: int) -> _Sizes:
     """`numbers`: those of `Shape`."""
     shape = Shape(*numbers)
     return _Sizes(
         shape,
         ((shape.height - 1) // shape.stride + 1, (shape.width - 1) // shape.stride + 1),
-        library.C.inverted_residual_maps(shape, False),
-        library.C.inverted_residual_maps(shape, True),
-        library.C.inverted_residual_workspace(shape),
-        library.C.inverted_residual_backward_workspace(shape),
+        c.inverted_residual_maps(shape, False),
+        c.inverted_residual_maps(shape, True),
+        c.inverted_residual_workspace(shape),
+        c.inverted_residual_backward_workspace(shape),
     )
 
 
@@ -188,20 +193,21 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
     stride, channels, outputs, weight = _stride_of_3x3(conv, 1), conv.in_channels, conv.out_channels, conv.weight
     x = _map(x, channels)
     n, height, width, _ = x.shape
-    sizes, floats = _convolution_sizes(n, height, width, channels, outputs, stride)
+    sizes, floats = _convolution_sizes(library.C, n, height, width, channels, outputs, stride)
     shape = (outputs, channels, 3, 3)
     kernel = _own("the convolution's weight", weight, shape)
-    y = memory.empty(*_output_shape(x, stride), outputs)
-    library.C.convolution(sizes, x.data_ptr(), kernel.data_ptr(), y.data_ptr(), memory.workspace(floats).data_ptr())
+    y, workspace = memory.empty(*_output_shape(x, stride), outputs), memory.workspace(floats)
+    library.C.convolution(sizes, x.data_ptr(), kernel.data_ptr(), y.data_ptr(), workspace.data_ptr())
     if tape is not None:
         wants_gradient, out_shape = tape.wants_gradient, y.shape
 
         def backward(dy: Tensor) -> Tensor:
             dy = _gradient(dy, out_shape)
             dx, dkernel = memory.empty_like(x), _own("the weight's gradient", gradient_of(weight), shape)
+            workspace = memory.workspace(floats)
             library.C.convolution_backward(
                 sizes, dy.data_ptr(), x.data_ptr(), kernel.data_ptr(), dx.data_ptr() if wants_gradient else None,
-                dkernel.data_ptr(), memory.workspace(floats).data_ptr(),
+                dkernel.data_ptr(), workspace.data_ptr(),
             )  # fmt: skip
             return dx
 
@@ -210,10 +216,10 @@ def convolution(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _convolution_sizes(*numbers: int) -> tuple[Convolution, int]:
+def _convolution_sizes(c: ctypes.CDLL, *numbers: int) -> tuple[Convolution, int]:
     """`numbers`: those of `Convolution`; and how many floats C asks for."""
     sizes = Convolution(*numbers)
-    return sizes, library.C.convolution_workspace(sizes)
+    return sizes, c.convolution_workspace(sizes)
 
 
 def look_up(pictures: Tensor, table: Tensor) -> Tensor:
