@@ -52,11 +52,12 @@ def tables(results: Results) -> list[str]:
 
 
 def worst(results: Results, row: str, column: str, head: str) -> BySeed:
-    """Seed → accuracy of the worst group with that head."""
-    runs = results.at(row, column)
-    if head == "trained":
-        return {seed: run.worst_accuracy for seed, run in runs.items()}
-    return {seed: found for seed, run in runs.items() if (found := run.worst_rebalanced) is not None}
+    """Seed → accuracy of the worst group with that head; where none could be solved, the trained one stays."""
+    solves = head != HEADS[0]
+    return {
+        seed: run.worst_accuracy if not solves or run.worst_rebalanced is None else run.worst_rebalanced
+        for seed, run in results.at(row, column).items()
+    }
 
 
 def levels(results: Results) -> str:

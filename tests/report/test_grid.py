@@ -56,6 +56,11 @@ def test_a_recipe_is_worse_where_it_loses_over_half_a_point(lines: list[list[str
     assert recipes["Uniform random", "solved anew"][0].startswith("+20.0 ")
 
 
+def test_where_no_head_was_solved_the_trained_one_stays(tmp_path: Path) -> None:
+    results = grid.whole(load(make_study(tmp_path, {("a", "f"): [0.5, 0.75], ("b", "f"): [0.5, 0.5]})))
+    assert "| a | 62.5 → 62.5 |" in grid.levels(results)
+
+
 def test_the_figure_is_written(tmp_path: Path) -> None:
     grid.draw(grid.whole(load(make_study(tmp_path / "study", TRAINED, SOLVED))), tmp_path / "grid.svg")
     assert "dist" in (tmp_path / "grid.svg").read_text()
