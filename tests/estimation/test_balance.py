@@ -218,7 +218,7 @@ def test_where_no_attribute_is_seen_nothing_changes_and_it_is_said() -> None:
     settings = {"rounds": 2, "evaluate_every": 2, "num_selected": 3, "workers": 1}
     name = "iid(clients=6,samples=600):digits"
     plain = fd.train(name, **settings)
-    result = fd.train(name, draw="balanced", rebalance=True, **settings)
+    result = fd.train(name, draw="balanced", rebalance=True, rebalance_weights="groups", **settings)
     assert result.rebalanced is None
     assert result.theta_sha256 == plain.theta_sha256
     assert NOT_SEEN in result.history[0]["warnings"]

@@ -198,7 +198,7 @@ def test_what_cannot_be_rebalanced_is_told_and_nothing_is_lost(finished: Path, t
     alike = "iid(clients=6,samples=300):digits"
     fd.train(alike, out=tmp_path / "alike", **{**QUICK, "rounds": 1, "num_selected": 2})
     with pytest.raises(RunError, match="No hidden attribute is seen"):
-        fd.rebalance(tmp_path / "alike", workers=1)
+        fd.rebalance(tmp_path / "alike", workers=1, rebalance_weights="groups")
     for each in (run, tmp_path / "alike"):
         assert fd.load_run(each).rebalanced is None
         assert not (each / "rebalanced.safetensors").exists()
@@ -411,7 +411,8 @@ def test_where_no_attribute_is_seen_it_is_said_and_a_run_between_rounds_goes_on(
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(600, 6)), rng.integers(0, 2, 600)
     alike = fd.Federation.from_arrays(x, y, np.arange(600) % 10, test=(x, y), name="alike")
-    result = fd.train(alike, linear, **{**QUICK, "rounds": 4}, evaluate_rebalanced_every=2)
+    settings = {**QUICK, "rounds": 4, "rebalance_weights": "groups"}
+    result = fd.train(alike, linear, **settings, evaluate_rebalanced_every=2)
     assert result.rebalanced is None
     assert sum(NOT_SEEN in record["warnings"] for record in result.history) == 1
     assert [record["rebalanced"] for record in result.history] == [None] * 4
@@ -419,8 +420,8 @@ def test_where_no_attribute_is_seen_it_is_said_and_a_run_between_rounds_goes_on(
 
 def test_auto_balances_hidden_groups_where_they_are_seen(federation: fd.Federation) -> None:
     settings = {**QUICK, "draw": "balanced", "rebalance": True}
-    groups = fd.train(federation, linear, **settings)
-    auto = fd.train(federation, linear, rebalance_weights="auto", **settings)
+    groups = fd.train(federation, linear, rebalance_weights="groups", **settings)
+    auto = fd.train(federation, linear, **settings)
     assert auto.theta_sha256 == groups.theta_sha256
     assert auto.rebalanced["theta_sha256"] == groups.rebalanced["theta_sha256"]
 
@@ -431,7 +432,7 @@ def test_auto_balances_classes_where_no_attribute_is_seen() -> None:
     x = rng.normal(size=(600, 6)) + y[:, None]
     uneven = fd.Federation.from_arrays(x, y, np.arange(600) % 10, test=(x, y), name="uneven")
     classes = fd.train(uneven, linear, rebalance=True, rebalance_weights="classes", **QUICK)
-    auto = fd.train(uneven, linear, rebalance=True, rebalance_weights="auto", **QUICK)
+    auto = fd.train(uneven, linear, rebalance=True, **QUICK)
     assert auto.rebalanced["theta_sha256"] == classes.rebalanced["theta_sha256"]
     assert auto.rebalanced["settings"]["groups"] == [[float((y == 0).sum())], [float((y == 1).sum())]]
     assert CLASSES_INSTEAD in auto.history[0]["warnings"]

@@ -111,7 +111,7 @@ class Config:
     set_aside: float = _key(
         0.0, "rebalance: share of samples not trained on until it is decided whose features are better", low=0, below=1
     )
-    rebalance_weights: str = _key("groups", "rebalance: what counts equally", choices=REBALANCE_WEIGHTS)
+    rebalance_weights: str = _key("auto", "rebalance: what counts equally", choices=REBALANCE_WEIGHTS)
     rebalance_head: str = _key(
         "ridge", "rebalance: how the layer is solved: ours, or as Fed3R or CCVR do", choices=("ridge", "fed3r", "ccvr")
     )
@@ -353,7 +353,7 @@ def _balanced(given: Mapping[str, Any]) -> dict[str, Any]:
 
 RECIPES: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     "balanced": _balanced,
-    "auto": lambda given: {**_balanced(given), "rebalance_weights": "auto"},
+    "auto": _balanced,  # its name from when `rebalance_weights` was not auto by itself
     "robust": lambda given: ROBUST,
 }
 """Names for several keys together, chosen by what else is given (docs/rebalance.md, docs/trust.md)."""
