@@ -3,46 +3,58 @@
 python -m benchmarks.evidence
 """
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 from feddiverse.data.names import counts_of
 from feddiverse.heterogeneity import METRICS, measure
+from feddiverse.report.results import Results, load
+from feddiverse.report.statistics import paired_difference
 from feddiverse.report.verdict import IID
 from feddiverse.splits import PAPER
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "src" / "feddiverse" / "report" / "evidence.json"
-METHODS = ("FedDiverse", "pow-d")
-GSC = ("cmnist-gsc", "spawrious-gsc")
+# split → the known federations that have it
+FEDERATIONS = {
+    "gsc": ("cmnist-gsc", "spawrious-gsc"), "gci": ("spawrious-gci",), "gai": ("spawrious-gai",),
+    "dist": ("waterbirds-dist",), "4": ("spawrious-4",), "gci-100": ("spawrious-gci-100",),
+}  # fmt: skip
+# folder of results/ → what it is, and its columns by their splits
+STUDIES: dict[str, tuple[str, dict[str, str]]] = {
+    "grid-on-digits": ("its split with digits after 100 rounds", {split: split for split in FEDERATIONS}),
+    "table-1": ("CMNIST pictures after 200 rounds", {"gsc": "cmnist-gsc"}),
+    "table-1-cmnist": (
+        "its split with CMNIST pictures after 200 rounds",
+        {split: f"{split}:cmnist" for split in ("gci", "gai", "dist", "4")},
+    ),
+    "recipe-on-cmnist": (
+        "its split with CMNIST pictures after 100 rounds",
+        {split: split for split in ("gsc", "gci", "gai", "dist")},
+    ),
+    "copies-on-cmnist": ("its split with CMNIST pictures after 100 rounds", {"4": "4"}),
+}
+HEAD_START = {"table-1", "table-1-cmnist"}  # FedDiverse had a round of pre-training there, others had not
+# rows of a study → what the sentence calls them
+METHODS = {"FedDiverse": "FedDiverse", "pow-d": "pow-d"}
+RECIPE = {"Uniform random, balanced": "the recipe balanced"}
+SOLVED = "its last layer solved anew"
 
-# folder of results/, its column ("" where it has one only), what that is, the known federations with that split
-SOURCES = (
-    ("ten-seeds-on-digits", "", "digits-gsc after 100 rounds", GSC),
-    ("table-1", "", "cmnist-gsc after 200 rounds", GSC),
-    ("table-1-cmnist", "gci:cmnist", "its split with CMNIST pictures after 200 rounds", ("spawrious-gci",)),
-    ("table-1-cmnist", "gai:cmnist", "its split with CMNIST pictures after 200 rounds", ("spawrious-gai",)),
-    ("table-1-cmnist", "dist:cmnist", "its split with CMNIST pictures after 200 rounds", ("waterbirds-dist",)),
-    ("table-1-cmnist", "4:cmnist", "its split with CMNIST pictures after 200 rounds", ("spawrious-4",)),
-    ("selection-quick", "gci-100:digits", "its split with digits after 25 rounds", ("spawrious-gci-100",)),
-)
 
-
-def found(folder: str, column: str) -> dict[str, tuple[float, float | None, float | None, int]]:
-    """Method → (difference to uniform selection, low, high) in points, and over how many seeds."""
-    with (ROOT / "results" / folder / "comparison.csv").open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if not column or row["Federation"] == column]
-    head = next(name for name in rows[0] if name.startswith("Difference") and not name.endswith(("low", "high")))
+def found(study: Results, column: str) -> dict[str, tuple[float, float | None, float | None, int]]:
+    """What was tried → (difference to uniform selection as trained, low, high) in points, and over how many seeds."""
+    uniform = next(iter(study.baselines.values()))
+    plain = {seed: run.worst_accuracy for seed, run in study.at(uniform, column).items()}
+    differences = {name: study.difference(row, uniform, column) for row, name in METHODS.items()}
+    differences[SOLVED] = study.rebalancing(uniform, column)
+    for row, name in RECIPE.items():
+        solved = {seed: run.worst_rebalanced for seed, run in study.at(row, column).items()}
+        differences[name] = paired_difference({s: worst for s, worst in solved.items() if worst is not None}, plain)
     return {
-        row["Method"]: (
-            round(float(row[head]), 2),
-            *(round(float(row[f"{head} {end}"]), 2) if row[f"{head} {end}"] else None for end in ("low", "high")),
-            int(row["Worst-group accuracy seeds"]),
-        )
-        for row in rows
-        if row["Method"] in METHODS
+        name: (*(None if value is None else round(100 * value, 2) for value in (d.mean, d.low, d.high)), d.n)  # type: ignore[misc]
+        for name, d in differences.items()
+        if d is not None
     }
 
 
@@ -66,13 +78,15 @@ def results() -> list[dict[str, Any]]:
     """What our studies found."""
     return [
         {
-            "federations": list(federations),
+            "federations": list(FEDERATIONS[split]),
             "on": what,
-            "against": "against uniform selection",
-            "differences": {method: list(values) for method, values in found(folder, column).items()},
+            "against": "against uniform selection" + " without FedDiverse’s pre-training" * (folder in HEAD_START),
+            "differences": {name: list(values) for name, values in found(study, column).items()},
             "results": f"results/{folder}",
         }
-        for folder, column, what, federations in SOURCES
+        for folder, (what, columns) in STUDIES.items()
+        for study in [load(ROOT / "results" / folder)]
+        for split, column in columns.items()
     ]
 
 

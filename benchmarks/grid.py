@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from feddiverse.report.results import Results, load
-from feddiverse.report.statistics import Difference, paired_difference, signed, stay_sure
+from feddiverse.report.statistics import FEWEST_SEEDS, Difference, paired_difference, signed, stay_sure
 
 HEADS = ("trained", "solved anew")
 MARGIN = 0.005  # worse by more than half a point counts as worse: a group's test accuracy errs by about as much
@@ -166,7 +166,7 @@ def _points(difference: Difference | None) -> str:
     if difference is None:
         return "–"
     mean = signed(100 * difference.mean, 1)
-    if difference.low is None or difference.high is None:
+    if difference.low is None or difference.high is None or difference.n < FEWEST_SEEDS:
         return mean
     return f"{mean} \\[{signed(100 * difference.low, 1)}, {signed(100 * difference.high, 1)}\\]"
 

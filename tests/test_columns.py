@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import grid
 from benchmarks.columns import compared, largest_share
 from feddiverse.experiment import packed
 from feddiverse.report import tables
@@ -54,3 +55,9 @@ def test_the_summary_over_columns_is_what_the_page_says() -> None:
     assert ours is not None, found
     assert said is not None
     assert (float(said[1]), said[2]) == (pytest.approx(float(ours[1]), abs=0.051), ours[2])
+
+
+def test_the_grid_on_the_page_is_what_its_study_says() -> None:
+    page = (RESULTS.parent / "docs" / "results.md").read_text()
+    for table in grid.tables(grid.whole(load(RESULTS / "grid-on-digits"))):
+        assert table in page
