@@ -186,6 +186,17 @@ def test_an_iterator_closed_early_leaves_a_usable_engine():
         assert values(engine.ask(TASK, THETA, [0, 0, 0])) == [0, 0, 0]
 
 
+@pytest.mark.parametrize("num_jobs", [2, 6])
+def test_a_closed_engine_gives_no_further_reply(num_jobs):
+    """Whether it has arrived already, is on its way (which was waited for without end), or is not begun."""
+    engine = engine_of(shifted())
+    replies = engine.ask(TASK, THETA, range(num_jobs))
+    next(replies)
+    engine.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        next(replies)
+
+
 def test_one_question_at_a_time_and_none_after_the_end():
     engine = engine_of(shifted())
     replies = engine.ask(TASK, THETA, range(6))

@@ -104,6 +104,8 @@ class Pool:
         free_slots = set(range(self._shared.num_slots))
         try:
             for position in range(len(jobs)):
+                if self._is_closed:  # also where replies have arrived already: else it would hang on who was faster
+                    raise RuntimeError("the engine is closed")
                 self._assign(task, waiting, free_slots)
                 while position not in arrived:
                     for pending, reply, size in self._receive():
