@@ -135,6 +135,17 @@ def test_equal_runs_of_another_study_are_taken_over(tmp_path: Path) -> None:
     assert finished_runs([there.path]) == {}
 
 
+def test_how_to_rebalance_does_not_count_where_nothing_is_rebalanced(tmp_path: Path) -> None:
+    """Or runs from before a default of rebalancing changed would be made again, to the same bits."""
+    before, now = (grid(rebalance_weights=weights).runs[0] for weights in ("groups", "auto"))
+    there = StudyDirectory(tmp_path / "there")
+    finish(before, there.run_path(before))
+    assert now.config.effective in finished_runs([there.path])
+    for matters in ({"rebalance": True}, {"draw": "balanced"}):
+        first, second = (grid(rebalance_weights=weights, **matters).runs[0] for weights in ("groups", "auto"))
+        assert first.config.effective != second.config.effective
+
+
 def test_only_keeps_named_rows_and_columns() -> None:
     kept = grid().only("feddiverse", "Digits GSC")
     assert {run.row for run in kept.runs} == {"FedDiverse"}

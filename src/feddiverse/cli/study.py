@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,9 +88,9 @@ def make(
     trackers(directory.path, **tracked)
     with directory.held():
         directory.plan(planned, shlex.join(["feddiverse", *sys.argv[1:]]))
-        taken = [run for run in planned.runs if not directory.is_done(run) and run.config in elsewhere]
+        taken = [run for run in planned.runs if not directory.is_done(run) and run.config.effective in elsewhere]
         for run in taken:
-            elsewhere[run.config].save(directory.run_path(run))
+            replace(elsewhere[run.config.effective], config=run.config).save(directory.run_path(run))
 
         with Display(planned, directory, workers, len(taken)) as display:
 

@@ -24,7 +24,7 @@ def show_grid(study: Study, directory: StudyDirectory, workers: int, elsewhere: 
         table.add_column(head, no_wrap=True)
     left = 0.0
     for run in study.runs:
-        state = "done" if directory.is_done(run) else "to take over" if run.config in elsewhere else "to do"
+        state = "done" if directory.is_done(run) else "to take over" if run.config.effective in elsewhere else "to do"
         seconds = factor * wall_seconds(run.config, workers) if state == "to do" else 0.0
         left += seconds
         table.add_row(run.name, str(run.config.rounds), duration(seconds) if seconds else "", state)

@@ -10,7 +10,7 @@ import operator
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +178,13 @@ class Config:
         for part in dict(self.options):
             values[part] = {"name": values[part], **self.parameters(part)}
         return values
+
+    @property
+    def effective(self) -> "Config":
+        """Equal for configs that give the same bits: how to rebalance does not count where nothing is rebalanced."""
+        if self.rebalance or self.draw == "balanced":
+            return self
+        return replace(self, **{name: key.default for name, key in KEYS.items() if name.startswith("rebalance_")})
 
 
 KEYS = {key.name: key for key in fields(Config) if key.name != "options"}

@@ -188,7 +188,7 @@ def read_plan(path: Path) -> dict[str, Any] | None:
 
 
 def finished_runs(studies: Iterable[Path]) -> dict[Config, Run]:
-    """Finished runs of study directories and packed studies; one of the same config would give the same bits."""
+    """Finished runs of study directories and packed studies, by their effective configs."""
     found: dict[Config, Run] = {}
     for path in studies:
         here = [run for file in packed.find(path) for run in packed.unpack(file)[1]]
@@ -198,7 +198,7 @@ def finished_runs(studies: Iterable[Path]) -> dict[Config, Run]:
             with contextlib.suppress(UserError):  # damaged: it is made anew
                 here.append(read(result.parent))
         for run in here:
-            found.setdefault(run.config, run)
+            found.setdefault(run.config.effective, run)
     return found
 
 
