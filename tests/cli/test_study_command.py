@@ -94,6 +94,30 @@ def test_a_study_killed_in_the_middle_goes_on_and_gives_the_same_weights(grid: P
 
 
 @pytest.mark.slow
+def test_runs_at_the_same_time_give_the_same_weights_and_can_be_taken_over(grid: Path, tmp_path: Path) -> None:
+    words = ["study", str(grid), "--workers", "2", "--no-pictures"]
+    for out, at_once in (("one", "1"), ("two", "2")):
+        made = feddiverse(*words, "--out", out, "--at-once", at_once, cwd=tmp_path)
+        assert made.returncode == 0, made.stderr
+    assert "left on 1 worker each, 2 at once" in made.stderr
+    assert "2/2 runs" in made.stderr
+
+    def weights(out: str) -> list[str]:
+        files = sorted((tmp_path / out / "runs").glob("*/result.json"))
+        return [json.loads(file.read_text())["theta_sha256"] for file in files]
+
+    assert len(weights("one")) == 2
+    assert weights("two") == weights("one")
+    taken = feddiverse(
+        *words, "--out", "three", "--reuse", "two", "--set", "rebalance_weights=groups", "--at-once", "2", cwd=tmp_path
+    )
+    assert "2 of 2 runs are done already (2 taken from other studies)" in taken.stderr, taken.stderr
+    assert weights("three") == weights("one")
+    config = tmp_path / "three" / "runs" / "digits-gsc-plain-seed0" / "config.toml"
+    assert 'rebalance_weights = "groups"' in config.read_text()
+
+
+@pytest.mark.slow
 def test_a_failing_run_is_listed_and_the_others_are_made(grid: Path, tmp_path: Path) -> None:
     grid.write_text(GRID + '[rows.broken]\ncheckpoint = "nowhere.pt"\n')
     done = feddiverse("study", str(grid), "--out", "s", cwd=tmp_path)

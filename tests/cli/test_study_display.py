@@ -46,6 +46,18 @@ def test_a_run_that_fails_at_once_does_not_make_the_others_look_short(tmp_path, 
     assert "in 10 min, left about 10 min" in capsys.readouterr().err
 
 
+def test_runs_at_the_same_time_count_together(tmp_path, clock, capsys):
+    display, runs = display_of_three_equal_runs(tmp_path)
+    first, second = display.on_round(runs[0]), display.on_round(runs[1])
+    for round_ in range(1, 11):
+        clock[0] += 60
+        first({"round": round_})
+        if round_ <= 5:
+            second({"round": round_})
+    display.finished(runs[0], None)  # 15 rounds in 10 min, and 15 are left
+    assert "in 10 min, left about 10 min" in capsys.readouterr().err
+
+
 def test_a_grid_shows_whole_names_however_narrow_the_terminal(tmp_path, monkeypatch):
     out = SafeConsole(width=60, file=io.StringIO())
     monkeypatch.setattr(study_display, "out", out)

@@ -11,6 +11,7 @@ from feddiverse.errors import UserError
 from feddiverse.experiment import finished
 from feddiverse.experiment.expectation import correction, wall_seconds
 from feddiverse.experiment.grids import METHODS, STUDIES
+from feddiverse.experiment.side_by_side import Watch
 from feddiverse.experiment.study import Planned, Study, StudyDirectory, carry_out, finished_runs
 
 
@@ -18,6 +19,10 @@ def grid(rows: tuple[str, ...] = ("Uniform random", "FedDiverse"), seeds: int = 
     known = dict(METHODS.values())
     runs = [Planned(row, "digits-gsc", seed, {**known[row], **settings}) for seed in range(seeds) for row in rows]
     return Study("made-up", "Made up", tuple(runs), dict.fromkeys(rows, rows[0]))
+
+
+def unwatched(_: Planned) -> Watch:
+    return lambda record: None
 
 
 def finish(run: Planned, path: Path) -> None:
@@ -49,21 +54,24 @@ def test_what_is_done_is_skipped_and_failures_do_not_spread(tmp_path: Path) -> N
     directory.plan(study, "feddiverse study x")
     made: list[str] = []
 
-    def perform(run: Planned, path: Path) -> None:
+    def perform(run: Planned, path: Path, _: Watch) -> None:
         made.append(run.name)
         if run.row == "FedDiverse":
             raise ValueError("no luck")
         finish(run, path)
 
-    outcomes = {run.name: why for run, why in carry_out(study, directory, perform)}
+    outcomes = {run.name: why for run, why in carry_out(study, directory, perform, unwatched)}
     assert list(outcomes.values()) == [None, "ValueError: no luck"] * 2
     assert json.loads((tmp_path / "s" / "failures.json").read_text()).keys() == {
         name for name in outcomes if outcomes[name]
     }
     made.clear()
-    assert [why for _, why in carry_out(study, directory, lambda run, path: finish(run, path))] == [None, None]
+    assert [why for _, why in carry_out(study, directory, lambda run, path, _: finish(run, path), unwatched)] == [
+        None,
+        None,
+    ]
     assert not (tmp_path / "s" / "failures.json").exists()
-    assert list(carry_out(study, directory, perform)) == []
+    assert list(carry_out(study, directory, perform, unwatched)) == []
     assert made == []
 
 
@@ -71,13 +79,13 @@ def test_interrupted_study_keeps_what_is_done(tmp_path: Path) -> None:
     study, directory = grid(), StudyDirectory(tmp_path / "s")
     directory.plan(study, "")
 
-    def perform(run: Planned, path: Path) -> None:
+    def perform(run: Planned, path: Path, _: Watch) -> None:
         if run.seed == 1:
             raise KeyboardInterrupt
         finish(run, path)
 
     with pytest.raises(KeyboardInterrupt):
-        list(carry_out(study, directory, perform))
+        list(carry_out(study, directory, perform, unwatched))
     assert [directory.is_done(run) for run in study.runs] == [True, True, False, False]
 
 

@@ -26,6 +26,7 @@ def compare(
     set_: list[str] = options.SET_FOR_ALL,
     out: Path | None = typer.Option(None, help="Study directory (default: studies/compare-<name>)."),
     workers: int = options.WORKERS,
+    at_once: int = options.AT_ONCE,
     device: str = options.DEVICE,
     dry_run: bool = options.DRY_RUN,
     json_: bool = options.TABLE_AS_JSON,
@@ -44,6 +45,6 @@ def compare(
     planned = planned.with_settings(parse_assignments(set_)).only(methods)
     name = folder_of(planned.runs[0].config.federation)
     study.make(
-        planned, out or Path("studies") / f"compare-{name}", workers=workers, device=device, dry_run=dry_run,
-        as_json=json_,
+        planned, out or Path("studies") / f"compare-{name}", workers=workers, at_once=at_once, device=device,
+        dry_run=dry_run, as_json=json_,
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """`feddiverse study`: the paper's tables, or one's own grid, as many runs in one directory."""
 
+import functools
 import json
 import shlex
 import sys
@@ -14,7 +15,8 @@ from feddiverse.cli import options
 from feddiverse.errors import UserError
 
 if TYPE_CHECKING:
-    from feddiverse.experiment.study import Study, StudyDirectory
+    from feddiverse.experiment.side_by_side import Watch
+    from feddiverse.experiment.study import Planned, Study, StudyDirectory
 
 
 def study(
@@ -28,6 +30,7 @@ def study(
     out: Path | None = typer.Option(None, help="Study directory (default: studies/<name of the study>)."),
     reuse: list[Path] = typer.Option([], metavar="PATH", help="Take finished runs of equal config from this study."),
     workers: int = options.WORKERS,
+    at_once: int = options.AT_ONCE,
     retries: int | None = options.RETRIES,
     worker_timeout: float | None = options.WORKER_TIMEOUT,
     device: str = options.DEVICE,
@@ -49,7 +52,7 @@ def study(
     planned = _planned(name, preset, source, seeds).with_settings(parse_assignments(set_)).only(methods, federations)
     make(
         planned, out or Path("studies") / _default_name(planned.name, name, preset, source), reuse=reuse,
-        workers=workers, device=device, dry_run=dry_run, as_json=json_, pictures=pictures,
+        workers=workers, at_once=at_once, device=device, dry_run=dry_run, as_json=json_, pictures=pictures,
         tensorboard=tensorboard, mlflow=mlflow, wandb=wandb, retries=retries, worker_timeout=worker_timeout,
     )  # fmt: skip
 
@@ -62,27 +65,31 @@ def make(
     device: str,
     dry_run: bool,
     as_json: bool,
+    at_once: int = 1,
     reuse: Sequence[Path] = (),
     pictures: bool | None = None,
     retries: int | None = None,
     worker_timeout: float | None = None,
     **tracked: bool,
 ) -> None:
-    """Make the runs of a study that are not made yet, and show its table; `dry_run`: say what there is to do."""
+    """Make the runs of a study that are not made yet, and show its table; `dry_run`: say what there is to do.
+
+    `at_once`: so many runs at the same time, which share the workers.
+    """
     from feddiverse.cli.study_display import Display, show_grid
-    from feddiverse.engine.machine import choose_device
-    from feddiverse.experiment import train
+    from feddiverse.engine.machine import choose_device, usable_cores
     from feddiverse.experiment.opening import check_names
-    from feddiverse.experiment.study import Planned, StudyDirectory, carry_out, finished_runs
+    from feddiverse.experiment.study import StudyDirectory, carry_out, finished_runs
     from feddiverse.experiment.trackers import trackers
 
     directory = StudyDirectory(out)
     for run in planned.runs:
         check_names(run.config)  # names that nothing answers to are told now, not hours later
     elsewhere = finished_runs(reuse)
+    workers = max(1, (workers or usable_cores()) // at_once)
     directory.refuse_to_mix(planned)
     if dry_run:
-        show_grid(planned, directory, workers, elsewhere)
+        show_grid(planned, directory, workers, elsewhere, at_once)
         return
     choose_device(device)  # this and the next line only to be told now what is not there
     trackers(directory.path, **tracked)
@@ -92,26 +99,30 @@ def make(
         for run in taken:
             replace(elsewhere[run.config.effective], config=run.config).save(directory.run_path(run))
 
-        with Display(planned, directory, workers, len(taken)) as display:
-
-            def perform(run: Planned, path: Path) -> None:
-                watchers = [display.on_round(run), *trackers(path, **tracked)]
-
-                def on_round(record: dict[str, Any]) -> None:
-                    for watch in watchers:
-                        watch(record)
-
-                train.carry_out(
-                    run.config, out=path, workers=workers, device=device, on_round=on_round,
-                    retries=retries, worker_timeout=worker_timeout,
-                )  # fmt: skip
-
-            for run, why in carry_out(planned, directory, perform):
+        perform = functools.partial(
+            _perform, tracked=tracked, workers=workers, device=device, retries=retries, worker_timeout=worker_timeout
+        )
+        with Display(planned, directory, workers, len(taken), at_once) as display:
+            for run, why in carry_out(planned, directory, perform, display.on_round, at_once):
                 display.finished(run, why)
         _conclude(directory, as_json, pictures)
     if display.failures:
         display.show_failures()
         raise typer.Exit(1)
+
+
+def _perform(run: "Planned", path: Path, watch: "Watch", *, tracked: dict[str, bool], **settings: Any) -> None:
+    """Make one run, in this process or in one of its own."""
+    from feddiverse.experiment import train
+    from feddiverse.experiment.trackers import trackers
+
+    watchers = [watch, *trackers(path, **tracked)]
+
+    def on_round(record: dict[str, Any]) -> None:
+        for each in watchers:
+            each(record)
+
+    train.carry_out(run.config, out=path, on_round=on_round, **settings)
 
 
 def _list() -> None:

@@ -1,6 +1,5 @@
 """What a person sees of a study under way: a bar over all runs with the time left; off a terminal, a line a run."""
 
-import os
 import time
 from collections.abc import Callable, Container
 from typing import Any
@@ -14,9 +13,13 @@ from feddiverse.experiment.expectation import correction, wall_seconds
 from feddiverse.experiment.study import Planned, Study, StudyDirectory
 
 
-def show_grid(study: Study, directory: StudyDirectory, workers: int, elsewhere: Container[Config] = ()) -> None:
-    """The grid, what of it is done (here, or `elsewhere`: to be taken over), and how long the rest will take."""
-    workers = workers or os.cpu_count() or 1
+def show_grid(
+    study: Study, directory: StudyDirectory, workers: int, elsewhere: Container[Config] = (), at_once: int = 1
+) -> None:
+    """The grid, what of it is done (here, or `elsewhere`: to be taken over), and how long the rest will take.
+
+    `workers`: those of each run of `at_once`.
+    """
     factor = correction(study.runs, directory, workers)
     table = Table(title=study.title)
     table.add_column("run", overflow="fold")  # whole names, on several lines if need be
@@ -29,17 +32,18 @@ def show_grid(study: Study, directory: StudyDirectory, workers: int, elsewhere: 
         left += seconds
         table.add_row(run.name, str(run.config.rounds), duration(seconds) if seconds else "", state)
     out.print(table)
-    out.say(how_long(study, directory, workers, left), whole=True)
+    out.say(how_long(study, directory, workers, at_once, left), whole=True)
 
 
-def how_long(study: Study, directory: StudyDirectory, workers: int, left: float | None = None) -> str:
+def how_long(study: Study, directory: StudyDirectory, workers: int, at_once: int = 1, left: float | None = None) -> str:
     """How many runs there are and how long those to do will take, in a sentence."""
     factor = correction(study.runs, directory, workers)
     if left is None:
         left = factor * sum(wall_seconds(run.config, workers) for run in study.runs if not directory.is_done(run))
     measured = "corrected by the runs done here" if factor != 1 else "a rough guess until the first run is done"
     runs, on = counted(len(study.runs), "run"), counted(workers, "worker")
-    return f"{runs} in {directory.path}, about {duration(left)} left on {on} ({measured})."
+    on = f"{on} each, {at_once} at once" if at_once > 1 else on
+    return f"{runs} in {directory.path}, about {duration(left / at_once)} left on {on} ({measured})."
 
 
 def duration(seconds: float) -> str:
@@ -53,20 +57,21 @@ def duration(seconds: float) -> str:
 class Display:
     """Progress over expected seconds, so that long and short runs count as what they cost."""
 
-    def __init__(self, study: Study, directory: StudyDirectory, workers: int, num_taken: int):
-        workers = workers or os.cpu_count() or 1
+    def __init__(self, study: Study, directory: StudyDirectory, workers: int, num_taken: int, at_once: int = 1):
         self._expected = {run.name: wall_seconds(run.config, workers) for run in study.runs}
         self._to_do = [run for run in study.runs if not directory.is_done(run)]
         self._rounds = {run.name: run.config.rounds for run in self._to_do}
         self._total = sum(self._expected[run.name] for run in self._to_do)
         self._over = 0.0  # expected seconds of the runs that are over, well or not
+        self._parts: dict[str, float] = {}  # and of what has been done of those under way
         self._made = 0.0  # expected seconds of the rounds made in this sitting
         self._finished = 0
-        self._began = self._run_began = time.monotonic()
+        self._began = time.monotonic()
+        self._run_began: dict[str, float] = {}
         self.failures: dict[str, str] = {}
         done = len(study.runs) - len(self._to_do)
         taken = f" ({num_taken} taken from other studies)" if num_taken else ""
-        err.say(how_long(study, directory, workers), whole=True)
+        err.say(how_long(study, directory, workers, at_once), whole=True)
         if done:
             err.say(f"{done} of {len(study.runs)} runs are done already{taken}.")
         self._progress = progress(
@@ -86,26 +91,28 @@ class Display:
 
     def on_round(self, run: Planned) -> Callable[[dict[str, Any]], None]:
         """To be called with each round's record of a run."""
-        self._run_began = time.monotonic()
+        self._run_began[run.name] = time.monotonic()
         rounds = self._rounds[run.name]
 
         def show(record: dict[str, Any]) -> None:
             a_round = self._expected[run.name] / rounds
             self._made += a_round
-            self._update(self._over + a_round * record["round"], f"{run.name} · round {record['round']}/{rounds}")
+            self._parts[run.name] = a_round * record["round"]
+            self._update(f"{run.name} · round {record['round']}/{rounds}")
 
         return show
 
     def finished(self, run: Planned, why: str | None) -> None:
         """A run is over, well or not."""
         self._over += self._expected[run.name]
+        self._parts.pop(run.name, None)
         self._finished += 1
         if why is not None:
             self.failures[run.name] = why
-        self._update(self._over, run.name)
+        self._update(run.name)
         if not err.is_terminal:
-            state = f"in {duration(time.monotonic() - self._run_began)}" if why is None else "FAILED"
-            err.say(f"{self._count()} {run.name} {state}, left about {self._left(self._over)}", whole=True)
+            state = f"in {duration(time.monotonic() - self._run_began[run.name])}" if why is None else "FAILED"
+            err.say(f"{self._count()} {run.name} {state}, left about {self._left()}", whole=True)
 
     def show_failures(self) -> None:
         """At the end, on stderr."""
@@ -113,14 +120,18 @@ class Display:
         for name, why in self.failures.items():
             err.say(f"  {name}: {why}", whole=True)
 
-    def _update(self, completed: float, now: str) -> None:
-        self._progress.update(self._task, completed=completed, count=self._count(), left=self._left(completed), now=now)
+    @property
+    def _completed(self) -> float:
+        return self._over + sum(self._parts.values())
+
+    def _update(self, now: str) -> None:
+        self._progress.update(self._task, completed=self._completed, count=self._count(), left=self._left(), now=now)
 
     def _count(self) -> str:
         return f"{self._finished}/{len(self._to_do)} runs"
 
-    def _left(self, completed: float) -> str:
+    def _left(self) -> str:
         """By the pace of the rounds made in this sitting: others cost no time now, nor do runs that fail at once."""
         if self._made <= 0:
             return "?"
-        return duration((self._total - completed) * (time.monotonic() - self._began) / self._made)
+        return duration((self._total - self._completed) * (time.monotonic() - self._began) / self._made)

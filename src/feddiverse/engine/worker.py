@@ -85,7 +85,7 @@ def serve(
     A reply's vector goes into its slot of shared memory, the rest of it through the pipe, as `(reply, size or None,
     memory)`: what a client remembers goes back to the parent, since another worker may be asked next.
     """
-    _end_with(parent)
+    end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for connection in inherited:
@@ -149,7 +149,7 @@ def _raise_oom_score() -> None:
         Path("/proc/self/oom_score_adj").write_text("500")
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """Have Linux kill this process when the parent ends (to Linux: the thread that forked it), even by SIGKILL."""
     if sys.platform == "linux":
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG

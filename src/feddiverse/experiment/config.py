@@ -184,7 +184,8 @@ class Config:
         """Equal for configs that give the same bits: how to rebalance does not count where nothing is rebalanced."""
         if self.rebalance or self.draw == "balanced":
             return self
-        return replace(self, **{name: key.default for name, key in KEYS.items() if name.startswith("rebalance_")})
+        unused: dict[str, Any] = {name: key.default for name, key in KEYS.items() if name.startswith("rebalance_")}
+        return replace(self, **unused)
 
 
 KEYS = {key.name: key for key in fields(Config) if key.name != "options"}

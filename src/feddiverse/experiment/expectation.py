@@ -27,7 +27,7 @@ def thread_seconds(config: Config) -> float:
     """Work of one run: training, the selector's own questions, evaluation."""
     samples, clients, chosen, source = _size(config)
     share = 1.0 if config.selector == "everyone" else min(1.0, (config.num_selected or chosen) / clients)
-    everyone = config.pretraining_rounds if config.selector in {"feddiverse", "group_balance"} else 0
+    everyone = config.pretraining_rounds
     trained = samples * (everyone + share * max(config.rounds - everyone, 0)) * config.epochs
     asked = samples * FORWARD * config.rounds if config.selector == "pow_d" else 0.0
     if config.selector == "feddiverse" and config.estimator == "paper":

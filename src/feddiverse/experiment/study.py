@@ -17,6 +17,7 @@ from feddiverse.experiment import packed
 from feddiverse.experiment.config import Config, from_mapping
 from feddiverse.experiment.finished import Run, read
 from feddiverse.experiment.run_directory import read_json
+from feddiverse.experiment.side_by_side import Perform, Watch, outcome, side_by_side
 
 
 @dataclass(frozen=True)
@@ -214,24 +215,18 @@ def _joined(before: list[Planned], now: list[Planned]) -> tuple[Planned, ...]:
     return tuple(newest[name] for name in order)
 
 
-Perform = Callable[[Planned, Path], None]
-"""Makes one run in its directory; raises when it cannot."""
-
-
-def carry_out(study: Study, directory: StudyDirectory, perform: Perform) -> Iterator[tuple[Planned, str | None]]:
-    """Make every run that is not done, one after the other; yield each with why it failed, or None.
+def carry_out(
+    study: Study, directory: StudyDirectory, perform: Perform, watch: Callable[[Planned], Watch], at_once: int = 1
+) -> Iterator[tuple[Planned, str | None]]:
+    """Make every run that is not done; yield each with why it failed, or None. `watch(run)` is told of its rounds.
 
     A run that fails does not keep the others from being made. What is done already is not yielded.
     """
     failures: dict[str, str] = {}
-    for run in study.runs:
-        if directory.is_done(run):
-            continue
-        try:
-            perform(run, directory.run_path(run))
-            why = None
-        except Exception as error:  # whatever a run dies of, the study goes on
-            why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    runs = [(run, directory.run_path(run)) for run in study.runs if not directory.is_done(run)]
+    one_by_one = ((run, outcome(perform, run, path, watch(run))) for run, path in runs)
+    for run, why in one_by_one if at_once == 1 else side_by_side(runs, perform, watch, at_once):
+        if why is not None:
             failures[run.name] = why
         yield run, why
     directory.record_failures(failures)
