@@ -46,7 +46,7 @@ class Case:
 
 
 SWEEPS: dict[str, tuple[str, list[Case]]] = {
-    "clients": ("clients", [Case(k, clients=k) for k in (24, 240, 2_400, 24_000)]),
+    "clients": ("clients", [Case(k, clients=k) for k in (24, 240, 2_400, 24_000, 100_000)]),
     "selected": (
         "selected clients",
         [Case(s, clients=240, selected=s, rounds=max(4, 96 // s)) for s in (8, 24, 72, 216)],
