@@ -16,10 +16,12 @@ class CNN(nn.Module):
     87,810 weights for two classes. Other sizes of pictures are averaged to a 4×4 map.
     """
 
+    linear: type[nn.Linear] = nn.Linear
+
     def __init__(self, num_classes: int, channels: int = 3) -> None:
         super().__init__()
         self.layers = nn.Sequential(*(_layer(inputs, outputs) for inputs, outputs in pairwise((channels, *WIDTHS))))
-        self.head = nn.Linear(WIDTHS[-1] * SIDE * SIDE, num_classes)
+        self.head = self.linear(WIDTHS[-1] * SIDE * SIDE, num_classes)
 
     def features(self, x: Tensor) -> Tensor:
         """[n, channels, height, width] → [n, 1792]."""

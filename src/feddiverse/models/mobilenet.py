@@ -89,6 +89,8 @@ class InvertedResidual(nn.Module):
 class MobileNetV2(nn.Module):
     """`features` gives 1,280 numbers a picture; the head follows a dropout of 0.2."""
 
+    linear: type[nn.Linear] = nn.Linear
+
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.stem = ConvNorm(3, STEM, 3, stride=2)
@@ -103,7 +105,7 @@ class MobileNetV2(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.last = ConvNorm(inputs, LAST, 1)
         self.dropout = nn.Dropout(DROPOUT)
-        self.head = nn.Linear(LAST, num_classes)
+        self.head = self.linear(LAST, num_classes)
         initialise(self)
 
     def features(self, x: Tensor) -> Tensor:

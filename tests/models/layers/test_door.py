@@ -27,8 +27,10 @@ LAYERS = {
     "convolution": (native.convolution, convolution),
     "group_norm": (native.group_norm, lambda: nn.GroupNorm(4, CHANNELS)),
     "inverted_residual": (native.inverted_residual, block),
+    "linear": (native.linear, lambda: nn.Linear(CHANNELS, 5)),
 }
 layers = pytest.mark.parametrize(("layer", "make"), LAYERS.values(), ids=LAYERS)
+OF_MAPS = {name: layer for name, layer in LAYERS.items() if name != "linear"}
 
 
 def tape() -> Tape:
@@ -78,7 +80,7 @@ def test_a_gradient_without_memory_of_its_own(layer, make):
     assert torch.equal(*found)
 
 
-@layers
+@pytest.mark.parametrize(("layer", "make"), OF_MAPS.values(), ids=OF_MAPS)
 @pytest.mark.parametrize(
     "x",
     [
@@ -96,6 +98,21 @@ def test_other_maps_are_refused(layer, make, x):
         layer(x, make(), tape())
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(2, CHANNELS).double(),
+        torch.randn(2, CHANNELS + 1),
+        torch.randn(CHANNELS),
+        torch.empty(2, CHANNELS, device="meta"),
+    ],
+    ids=["double", "inputs", "one row", "device"],
+)
+def test_other_rows_are_refused(x):
+    with pytest.raises(ValueError, match=rf"takes float32 numbers \[…, {CHANNELS}\] on the CPU, not \w+ \["):
+        native.linear(x, nn.Linear(CHANNELS, 5), tape())
+
+
 @layers
 def test_other_gradients_are_refused(layer, make):
     x = torch.randn(2, 3, 4, CHANNELS)
@@ -110,7 +127,7 @@ def gaps(tensor: Tensor) -> Tensor:
     return tensor.repeat_interleave(2, dim=0)[::2]
 
 
-with_addresses = pytest.mark.parametrize("name", ["convolution", "group_norm", "inverted_residual"])
+with_addresses = pytest.mark.parametrize("name", LAYERS)
 
 
 @with_addresses
@@ -167,6 +184,10 @@ def test_parameters_replaced_before_backward_are_those_of_forward(layer, make):
         (native.convolution, convolution(kernel_size=1, padding=0)),
         (native.convolution, convolution(bias=True)),
         (native.group_norm, nn.GroupNorm(4, CHANNELS, affine=False)),
+        (native.linear, convolution()),
+        (native.linear, convolution(kernel_size=1, padding=0, stride=2)),
+        (native.linear, convolution(kernel_size=1, padding=1)),
+        (native.linear, convolution(kernel_size=1, padding=0, groups=4, out_channels=8)),
     ],
     ids=lambda value: value.__name__ if callable(value) and not isinstance(value, nn.Module) else str(value),
 )

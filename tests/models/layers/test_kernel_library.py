@@ -2,7 +2,10 @@
 
 import ctypes
 import ctypes.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -58,6 +61,38 @@ def test_both_libraries_give_the_same_bits(monkeypatch, name, side):
         found.append(model.vector())
     assert np.isfinite(found[0]).all()
     assert np.array_equal(*found)
+
+
+TRAINED = """
+import hashlib, sys
+import numpy as np
+from feddiverse.client.training import train
+from feddiverse.data.federation import Samples
+from feddiverse.engine.worker import prepare_process
+from feddiverse.messages import Train
+from feddiverse.models import ModelSpec, build, initial_theta
+
+prepare_process()
+rng = np.random.default_rng(0)
+for name in ("cnn", "mobilenet"):
+    spec = ModelSpec(name, 3, (3, 28, 28), (0.5,) * 3, (0.2,) * 3, fast=True)
+    samples = Samples(rng.integers(0, 256, (30, 3, 28, 28), dtype=np.uint8), rng.integers(0, 3, 30), None)
+    model = build(spec)
+    train(Train(0, 1, epochs=3, batch_size=8), initial_theta(spec, seed=0), 0, samples, model)
+    print(hashlib.sha256(model.vector().tobytes()).hexdigest())
+"""
+
+
+def test_training_does_not_hang_on_how_the_processors_blas_rounds():
+    """Products by PyTorch's BLAS once made the numbers of every run another processor's own."""
+    found = []
+    for way in ("AUTO", "COMPATIBLE"):  # as the processor likes it best, and as any could do it
+        environment = {**os.environ, "MKL_CBWR": way}
+        done = subprocess.run(
+            [sys.executable, "-c", TRAINED], env=environment, capture_output=True, text=True, check=True
+        )
+        found.append(done.stdout)
+    assert found[0] == found[1]
 
 
 @pytest.mark.skipif(library.C is None, reason="no C compiler was here when the package was installed")

@@ -72,6 +72,26 @@ def test_convolution(x, stride):
 
 
 @in_c
+@given(maps, st.sampled_from([1, 2, 4, 29, 40]), st.booleans())
+@settings(max_examples=60)
+def test_linear(x, outputs, bias):
+    """Both as a 1×1 convolution of maps and as the layer that it is on each position."""
+    conv = nn.Conv2d(x.shape[3], outputs, 1, bias=bias)
+    compare(native.linear, conv, functional.conv2d, x)
+    layer = nn.Linear(x.shape[3], outputs, bias=bias)
+    layer.load_state_dict({name: part.view(*part.shape[:2]) for name, part in conv.state_dict().items()})
+    rows = x.flatten(0, 2)
+    assert torch.equal(native.linear(rows, layer, None), native.linear(x, conv, None).flatten(0, 2))
+
+
+@in_c
+@given(maps)
+@settings(max_examples=30)
+def test_average(x):
+    check(native.average(x), x.double().mean((1, 2)))
+
+
+@in_c
 @given(maps, st.booleans(), st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 0.7)]))
 @settings(max_examples=60)
 def test_group_norm(x, one_group, ends):

@@ -13,10 +13,20 @@ from feddiverse.models.mobilenet import ConvNorm, InvertedResidual, MobileNetV2
 RELU6 = (0.0, 6.0)
 
 
+class Linear(nn.Linear):
+    """By C too: PyTorch's products of matrices round differently from one processor to the next."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not native.usable_for(x) or x.ndim != 2:
+            return super().forward(x)
+        return play(lambda rows, tape: native.linear(rows, self, tape), x, self.parameters())
+
+
 class FastCNN(CNN):
     """The small CNN, by the layers written in C (see `tape.play`)."""
 
     input_layout = torch.channels_last
+    linear = Linear
 
     def maps(self, x: Tensor) -> Tensor:
         if not native.usable_for(x):
@@ -34,6 +44,7 @@ class FastMobileNetV2(MobileNetV2):
     """MobileNetV2, several times as fast on a CPU (see `tape.play`)."""
 
     input_layout = torch.channels_last
+    linear = Linear
 
     def features(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu":
@@ -53,8 +64,8 @@ def _stem(x: Tensor, conv: nn.Conv2d, tape: Tape | None) -> Tensor:
 
 
 def _unit(x: Tensor, unit: ConvNorm, tape: Tape | None) -> Tensor:
-    y = (nhwc.pointwise if unit.conv.groups == 1 else nhwc.depthwise)(x, unit.conv, tape)
-    return _norm(y, unit, tape)
+    pointwise = native.linear if native.usable_for(x) else nhwc.pointwise
+    return _norm((pointwise if unit.conv.groups == 1 else nhwc.depthwise)(x, unit.conv, tape), unit, tape)
 
 
 def _norm(x: Tensor, unit: ConvNorm, tape: Tape | None) -> Tensor:
@@ -92,4 +103,4 @@ def _average(x: Tensor, tape: Tape | None) -> Tensor:
     if tape is not None:
         size = shape[1] * shape[2]
         tape.append(lambda dy: (dy / size).view(len(dy), 1, 1, -1).expand(shape).contiguous())
-    return x.mean((1, 2))
+    return native.average(x) if native.usable_for(x) else x.mean((1, 2))

@@ -878,6 +878,44 @@ EXPORT void inverted_residual_backward(const Shape *shape, const Parameters *p, 
     if (TURNED) transpose(g.dwiden, channels, d->widen, inputs, inputs, channels, 1);
 }
 
+/* ---- A layer on rows: [rows, inputs]·[outputs, inputs]ᵀ ---- */
+
+Size linear_workspace(Size inputs, Size outputs) {
+    Workspace counted = {NULL, 0};
+    take(&counted, PANELS(inputs, outputs));
+    return counted.used;
+}
+
+/* bias: [outputs], or NULL. */
+EXPORT void linear(const float *x, const float *weight, const float *bias, float *y, float *memory, Size rows,
+                   Size inputs, Size outputs) {
+    Workspace workspace = {memory, 0};
+    float *panels = take(&workspace, PANELS(inputs, outputs));
+    pack(weight, panels, inputs, outputs);
+    multiply(x, panels, y, rows, inputs, outputs);
+    for (Size i = 0; bias && i < rows; i++)
+        SIMD for (Size j = 0; j < outputs; j++) y[i * outputs + j] += bias[j];
+}
+
+/* Adds to dweight and, if there is one, dbias. */
+EXPORT void linear_backward(const float *dy, const float *x, const float *weight, float *dx, float *dweight,
+                            float *dbias, Size rows, Size inputs, Size outputs) {
+    add_transposed_times(dy, x, dweight, rows, outputs, inputs);
+    for (Size i = 0; dbias && i < rows; i++)
+        SIMD for (Size j = 0; j < outputs; j++) dbias[j] += dy[i * outputs + j];
+    multiply_unpacked(dy, weight, dx, rows, outputs, inputs);
+}
+
+/* The mean over a map's positions, [n, positions, channels] → [n, channels]. */
+EXPORT void average(const float *x, float *y, Size n, Size positions, Size channels) {
+    for (Size i = 0; i < n; i++, y += channels) {
+        memset(y, 0, channels * sizeof(float));
+        for (Size p = 0; p < positions; p++, x += channels)
+            SIMD for (Size c = 0; c < channels; c++) y[c] += x[c];
+        SIMD for (Size c = 0; c < channels; c++) y[c] /= (float)positions;
+    }
+}
+
 /* ---- Pictures ---- */
 
 /* Bytes [n, channels, pixels] → numbers [n, pixels, channels], by a table [channels, 256]. */

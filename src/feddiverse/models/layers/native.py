@@ -222,6 +222,59 @@ def _convolution_sizes(c: ctypes.CDLL, *numbers: int) -> tuple[Convolution, int]
     return sizes, c.convolution_workspace(sizes)
 
 
+def linear(x: Tensor, layer: nn.Linear | nn.Conv2d, tape: Tape | None) -> Tensor:
+    """A linear layer on the last axis, […, inputs] → […, outputs]; a 1×1 convolution of maps is one, too."""
+    if isinstance(layer, nn.Conv2d) and (
+        (layer.kernel_size, layer.stride, layer.padding, layer.groups) != ((1, 1), (1, 1), (0, 0), 1)
+    ):
+        raise ValueError(f"In C a convolution that is a linear layer is 1×1, not {layer}.")
+    gain, offset = layer.weight, layer.bias
+    outputs, inputs = gain.shape[:2]
+    if x.ndim < 2 or x.shape[-1] != inputs or not usable_for(x):
+        raise ValueError(f"This layer takes float32 numbers […, {inputs}] on the CPU, not {_tell(x)}.")
+    x = x.contiguous()
+    out_shape, sizes = torch.Size((*x.shape[:-1], outputs)), (x.shape[:-1].numel(), inputs, outputs)
+    weight = _own("the layer's weight", gain, gain.shape)
+    bias = None if offset is None else _own("the layer's bias", offset, (outputs,))
+    y, workspace = memory.empty(*out_shape), memory.workspace(_linear_workspace(library.C, inputs, outputs))
+    library.C.linear(
+        x.data_ptr(), weight.data_ptr(), _address(bias), y.data_ptr(), workspace.data_ptr(), *sizes
+    )  # fmt: skip
+    if tape is not None:
+
+        def backward(dy: Tensor) -> Tensor:
+            dy, dx = _gradient(dy, out_shape), memory.empty_like(x)
+            dweight = _own("the weight's gradient", gradient_of(gain), gain.shape)
+            dbias = None if offset is None else _own("the bias's gradient", gradient_of(offset), (outputs,))
+            library.C.linear_backward(
+                dy.data_ptr(),
+                x.data_ptr(),
+                weight.data_ptr(),
+                dx.data_ptr(),
+                dweight.data_ptr(),
+                _address(dbias),
+                *sizes,
+            )
+            return dx
+
+        tape.append(backward)
+    return y
+
+
+@cache
+def _linear_workspace(c: ctypes.CDLL, inputs: int, outputs: int) -> int:
+    return int(c.linear_workspace(inputs, outputs))
+
+
+def average(x: Tensor) -> Tensor:
+    """The mean over a map's positions, [n, height, width, channels] → [n, channels]."""
+    x = _map(x, x.shape[-1])
+    n, height, width, channels = x.shape
+    y = torch.empty(n, channels)
+    library.C.average(x.data_ptr(), y.data_ptr(), n, height * width, channels)
+    return y
+
+
 def look_up(pictures: Tensor, table: Tensor) -> Tensor:
     """Bytes [n, channels, height, width] → floats laid out [n, height, width, channels], by a table [channels, 256]."""
     n, channels, height, width = pictures.shape
@@ -266,6 +319,10 @@ def _own(what: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     if tensor.shape != shape or not usable_for(tensor) or not tensor.is_contiguous():
         raise ValueError(f"In C {what} must be contiguous float32 {list(shape)} on the CPU, not {_tell(tensor)}.")
     return tensor.detach()
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _addresses(what: str, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> ctypes.Array[c_void_p]:
