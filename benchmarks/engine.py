@@ -123,10 +123,11 @@ def time_rounds(model: str, turns: int) -> dict[str, Any]:
     theta = initial_theta(spec, seed=0)
     clients = list(range(NUM_SELECTED))
     even = list(range(NUM_SELECTED + 1))  # a number that two workers can share equally
+    few = clients[:3]  # a number with which one of two workers is idle for half of the round
     seconds: dict[str, list[float]] = {}
     cpu: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        engines = {n: stack.enter_context(LocalEngine(federation, spec, n, "cpu")) for n in (1, 2)}
+        engines = {n: stack.enter_context(LocalEngine(federation, spec, n, "cpu")) for n in (1, 2, 3)}
 
         def ask(num_workers: int, clients: list[int]) -> Way:
             engine = engines[num_workers]
@@ -148,6 +149,8 @@ def time_rounds(model: str, turns: int) -> dict[str, Any]:
             "engine_10_on_2": ask(2, even),
             "bare_10_on_1": bare(1, even),
             "engine_10_on_1": ask(1, even),
+            "engine_3_on_2": ask(2, few),
+            "engine_3_on_3": ask(3, few),
             "evaluation_2": evaluate(2),
             "evaluation_1": evaluate(1),
         }
@@ -177,6 +180,7 @@ def time_rounds(model: str, turns: int) -> dict[str, Any]:
             "10_clients_bare": ratio(seconds["bare_10_on_1"], seconds["bare_10_on_2"]),
             "evaluation": ratio(seconds["evaluation_1"], seconds["evaluation_2"]),
         },
+        "three_workers_to_two": {"3_clients": ratio(seconds["engine_3_on_3"], seconds["engine_3_on_2"])},
         "evaluation_pictures_per_second": NUM_TEST / statistics.median(seconds["evaluation_2"]),
     }
 

@@ -109,6 +109,8 @@ def engine(result: dict[str, Any]) -> str:
             )
         for name, pair in found["two_workers_over_one"].items():
             rows.append([f"{model}: one worker / two, {name.replace('_', ' ')}", _spread(pair, 2), ""])
+        for name, pair in found.get("three_workers_to_two", {}).items():
+            rows.append([f"{model}: three workers on two cores / two, {name.replace('_', ' ')}", _spread(pair, 2), ""])
         if "flower" in result:
             pair = result["flower"][model]["flower_to_local"]
             rows.append([f"{model}: Flower engine / local engine, 9 clients 2 processes", _spread(pair, 2), ""])

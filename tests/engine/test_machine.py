@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from feddiverse.engine.machine import choose_device, usable_cores
+from feddiverse.engine.machine import choose_device, usable_cores, workers_for
 from feddiverse.errors import UserError
 
 CORES = len(os.sched_getaffinity(0))
@@ -44,3 +44,21 @@ def test_auto_is_the_best_device_there_is(cuda, mps, best, monkeypatch):
             choose_device("cuda")
     with pytest.raises(UserError, match="no device 'tpu'"):
         choose_device("tpu")
+
+
+@pytest.mark.parametrize(
+    ("clients", "cores", "workers"),
+    [
+        (9, 1, 1),
+        (9, 2, 2),  # five turns, or four and a half of workers that share cores: not worth another process
+        (3, 2, 3),
+        (9, 8, 9),
+        (9, 6, 9),
+        (8, 8, 8),
+        (16, 8, 8),
+        (3, 8, 8),  # a worker starts when there is work for it
+        (100, 8, 8),
+    ],
+)
+def test_workers_share_cores_where_some_would_be_idle(clients, cores, workers):
+    assert workers_for(clients, cores) == workers

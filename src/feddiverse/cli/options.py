@@ -12,7 +12,7 @@ DATA_DIR = typer.Option(None, help="Where a photo set lies, if not in the cache.
 SET = typer.Option([], "--set", metavar="KEY=VALUE", help="Any config key; may be repeated.")
 SET_FOR_ALL = typer.Option([], "--set", metavar="KEY=VALUE", help="A config key for all runs; may be repeated.")
 
-WORKERS = typer.Option(0, min=0, help="Worker processes (0: one a core). Does not change the result.")
+WORKERS = typer.Option(0, min=0, help="Worker processes (0: as many as suit the cores). Does not change the result.")
 AT_ONCE = typer.Option(1, min=1, help="Runs at the same time, which share the workers. Does not change results.")
 DEVICE = typer.Option("auto", help="auto, cpu, cuda or mps.")
 ENGINE = typer.Option("local", help="local, or flower.")

@@ -86,10 +86,11 @@ def make(
     for run in planned.runs:
         check_names(run.config)  # names that nothing answers to are told now, not hours later
     elsewhere = finished_runs(reuse)
-    workers = max(1, (workers or usable_cores()) // at_once)
+    shared = max(1, (workers or usable_cores()) // at_once)
+    workers = workers if at_once == 1 else shared
     directory.refuse_to_mix(planned)
     if dry_run:
-        show_grid(planned, directory, workers, elsewhere, at_once)
+        show_grid(planned, directory, shared, elsewhere, at_once)
         return
     choose_device(device)  # this and the next line only to be told now what is not there
     trackers(directory.path, **tracked)
@@ -102,7 +103,7 @@ def make(
         perform = functools.partial(
             _perform, tracked=tracked, workers=workers, device=device, retries=retries, worker_timeout=worker_timeout
         )
-        with Display(planned, directory, workers, len(taken), at_once) as display:
+        with Display(planned, directory, shared, len(taken), at_once) as display:
             for run, why in carry_out(planned, directory, perform, display.on_round, at_once):
                 display.finished(run, why)
         _conclude(directory, as_json, pictures)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddiverse.data.federation import Federation
-from feddiverse.engine.machine import choose_device, usable_cores
+from feddiverse.engine.machine import choose_device, usable_cores, workers_for
 from feddiverse.engine.pool import Patience, Pool
 from feddiverse.engine.worker import Answer, Job, Memory, Worker
 from feddiverse.errors import RunError, UserError
@@ -24,6 +24,7 @@ CACHE_BYTES = 256 << 20  # of clients' pictures, all workers together
 
 def open_engine(run: Any, workers: int = 0, device: str = "auto", **patience: Any) -> "LocalEngine":
     """The engine `local` for an opened run (`experiment.opening.Opened`). `patience`: see `Patience`."""
+    workers = workers or workers_for(run.plan.num_selected, usable_cores())
     return LocalEngine(run.federation, run.spec, workers=workers, device=device, patience=Patience(**patience))
 
 
