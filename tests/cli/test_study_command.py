@@ -112,9 +112,9 @@ def test_runs_at_the_same_time_give_the_same_weights_and_can_be_taken_over(grid:
         *words, "--out", "three", "--reuse", "two", "--set", "rebalance_weights=groups", "--at-once", "2", cwd=tmp_path
     )
     assert "2 of 2 runs are done already (2 taken from other studies)" in taken.stderr, taken.stderr
+    assert taken.returncode == 0, taken.stderr
+    assert "robin reaches" in taken.stdout.replace("\n", " ")
     assert weights("three") == weights("one")
-    config = tmp_path / "three" / "runs" / "digits-gsc-plain-seed0" / "config.toml"
-    assert 'rebalance_weights = "groups"' in config.read_text()
 
 
 @pytest.mark.slow

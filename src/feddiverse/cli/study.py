@@ -5,7 +5,6 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +97,7 @@ def make(
         directory.plan(planned, shlex.join(["feddiverse", *sys.argv[1:]]))
         taken = [run for run in planned.runs if not directory.is_done(run) and run.config.effective in elsewhere]
         for run in taken:
-            replace(elsewhere[run.config.effective], config=run.config).save(directory.run_path(run))
+            elsewhere[run.config.effective].save(directory.run_path(run))
 
         perform = functools.partial(
             _perform, tracked=tracked, workers=workers, device=device, retries=retries, worker_timeout=worker_timeout
