@@ -1,6 +1,6 @@
 """`make bench`, `python -m benchmarks`: measure everything, and put the tables into docs/performance.md.
 
-python -m benchmarks                       # all; about 25 minutes on 2 quiet cores
+python -m benchmarks                       # all; about 45 minutes on 2 quiet cores
 python -m benchmarks --only peers growth   # some
 python -m benchmarks --only peers --resume # go on with an interrupted race
 python -m benchmarks --quick               # a trial: do the programs run? Its figures mean nothing
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import engine, growth, measuring, selection, startup, step, tables
+from benchmarks import engine, growth, measuring, photographs, reach, selection, startup, step, tables
 from benchmarks.peers import race
 
 PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
@@ -25,6 +25,8 @@ PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "step": lambda given: step.run(),
     "engine": lambda given: engine.run(1 if given.quick else 3),
     "growth": lambda given: growth.run(quick=given.quick),
+    "photographs": lambda given: photographs.run(quick=given.quick),
+    "reach": lambda given: reach.run(quick=given.quick),
     "peers": lambda given: race.run(quick=given.quick, resume=given.resume),
 }
 
@@ -39,7 +41,7 @@ def main() -> None:
     if given.quick:
         folder = Path(tempfile.mkdtemp(prefix="bench-"))
         print(f"A trial: what it measures goes to {folder}, and into no table.")
-        for module in (startup, measuring, selection, step, engine, growth, race):
+        for module in (startup, measuring, selection, step, engine, growth, photographs, reach, race):
             module.RESULT = folder / module.RESULT.name
     if not given.render:
         if os.getloadavg()[0] > 0.7:

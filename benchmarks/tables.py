@@ -76,6 +76,34 @@ def growth(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def reach(result: dict[str, Any]) -> str:
+    parts = [_machine(result)]
+    for federation, found in result["federations"].items():
+        plain, rows = found["plain"], []
+        for of in ({"method": "plain loop, uniform selection", "head": "trained", **plain}, *found["methods"]):
+            some = f" ({of['reached']} of {of['seeds']} seeds)" if 0 < of.get("reached", 0) < of.get("seeds", 0) else ""
+            most = "at most " if of.get("at_most") else ""
+            rounds = "–" if of["rounds"] is None else f"{most}{of['rounds']:.0f}{some}"
+            seconds = "–" if of["seconds"] is None else f"**{of['seconds']['median']:.0f}** {_range(of['seconds'], 0)}"
+            rows.append([of["method"], of["head"], rounds, _spread(of["round_s"], 2), seconds])
+        head = ["", "last layer", "rounds", "seconds a round", f"seconds to {100 * found['level']:.0f} %"]
+        parts.append(f"**{federation}**\n\n" + _table(head, rows))
+    return "\n\n".join(parts)
+
+
+def photographs(result: dict[str, Any]) -> str:
+    rows = [
+        ["starting, and decoding all pictures once", _clock(result["decoding_s"])],
+        ["pre-training with all 30 clients", _clock(result["pretraining_s"])],
+        ["estimating the triplets, once", _clock(result["estimating_s"])],
+        ["a round of 9 clients", _clock(result["round_s"])],
+        ["an evaluation", _clock(result["evaluation_s"])],
+        ["**200 rounds, evaluated every ten** (reckoned from these)", f"**{_clock(result['whole_run_s'])}**"],
+        ["peak memory of all processes", f"{result['peak_mb'] / 1000:.2f} GB"],
+    ]
+    return _machine(result) + "\n\n" + _table([f"Waterbirds, {result['side']} px", ""], rows)
+
+
 def startup(result: dict[str, Any]) -> str:
     rows = [
         [f"`{name}`", f"{c['seconds']:.2f} ({c['seconds_min']:.2f}–{c['seconds_max']:.2f})", f"{c['cpu_seconds']:.2f}",
@@ -198,6 +226,8 @@ def _chosen(runs: list[dict[str, Any]]) -> str:
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "peers": peers,
     "growth": growth,
+    "photographs": photographs,
+    "reach": reach,
     "startup": startup,
     "step": step,
     "engine": engine,
@@ -225,6 +255,10 @@ def _spread(found: dict[str, float], digits: int) -> str:
 
 def _range(found: dict[str, float], digits: int) -> str:
     return f"({found['min']:.{digits}f}–{found['max']:.{digits}f})"
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 180 else f"{seconds / 60:.0f} min"
 
 
 def _short(seconds: float) -> str:

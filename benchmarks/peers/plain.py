@@ -12,7 +12,7 @@ from torch import Tensor, multiprocessing
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from benchmarks.peers.work import BATCH_SIZE, EPOCHS, LR, MOMENTUM, NUM_CLIENTS, NUM_SELECTED, Work, from_command_line
+from benchmarks.peers.work import BATCH_SIZE, EPOCHS, LR, MOMENTUM, NUM_SELECTED, Work, from_command_line
 
 
 class Trainer:
@@ -59,7 +59,7 @@ def run(work: Work) -> None:
         pipes.append(ours)
     rng = np.random.default_rng(0)
     for number in range(1, work.rounds + 1):
-        chosen = rng.choice(NUM_CLIENTS, NUM_SELECTED, replace=False).tolist()
+        chosen = rng.choice(len(trainer.clients), NUM_SELECTED, replace=False).tolist()
         if pipes:
             for i, pipe in enumerate(pipes):
                 pipe.send(chosen[i :: work.processes])

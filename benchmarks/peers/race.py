@@ -79,13 +79,14 @@ def run(*, quick: bool = False, resume: bool = False, say: Callable[[str], None]
     return result
 
 
-def export_work(path: Path) -> None:
-    """The pictures of cmnist-gsc as every peer reads them: images [24, 200, 3, 28, 28], labels [24, 200]."""
+def export_work(path: Path, name: str = "cmnist-gsc") -> None:
+    """A federation's pictures as every peer reads them: clients one after another, and how many pictures each has."""
     from feddiverse.data import open_federation
 
-    federation = open_federation("cmnist-gsc", seed=0)
+    federation = open_federation(name, seed=0)
     clients = [federation.client(k) for k in range(federation.num_clients)]
-    np.savez(path, images=np.stack([c.x for c in clients]), labels=np.stack([c.y for c in clients]))
+    images, labels = (np.concatenate([getattr(c, kind) for c in clients]) for kind in ("x", "y"))
+    np.savez(path, images=images, labels=labels, sizes=[len(c.y) for c in clients])
 
 
 def _environments(absent: dict[str, str], say: Callable[[str], None]) -> dict[str, Path]:
@@ -105,14 +106,15 @@ def _run_one(peer: Peer, python: Path, model: str, rounds: int, turn: int, folde
     here = {"turn": turn, "model": model, "peer": peer.name}
     while True:
         try:
-            return here | asdict(_launch(peer, python, model, rounds, folder, with_memory=turn == 0))
+            return here | asdict(launched(peer, python, model, rounds, folder, with_memory=turn == 0))
         except Failed as error:
             return {**here, "failure": str(error)}
         except Paused:
             continue
 
 
-def _launch(peer: Peer, python: Path, model: str, rounds: int, folder: Path, *, with_memory: bool) -> Launch:
+def launched(peer: Peer, python: Path, model: str, rounds: int, folder: Path, *, with_memory: bool = False) -> Launch:
+    """One launch of a peer; its work lies in `folder`."""
     if peer.module.startswith("ours"):
         out = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
         command, progress = ours(python, model, rounds, peer.processes, out, peer.module), out / "run" / "rounds.jsonl"

@@ -1,8 +1,9 @@
 """The work every peer does, and how it says that a round is finished. Needs torch and NumPy only: peers import it in
 environments of their own.
 
-24 clients with 200 pictures each (the counts of cmnist-gsc), 9 of them a round, one epoch of SGD in batches of 28,
-plain averaging, no evaluation. Models are plain eager PyTorch, the same weights to the number as ours.
+24 clients with 200 pictures each (the counts of cmnist-gsc; `benchmarks.reach` gives the plain loop others), 9 of them
+a round, one epoch of SGD in batches of 28, plain averaging, no evaluation. Models are plain eager PyTorch, the same
+weights to the number as ours.
 """
 
 import argparse
@@ -35,9 +36,10 @@ class Work:
     progress: Path
 
     def clients(self) -> list[tuple[Tensor, Tensor]]:
-        """Each client's pictures, normalised floats [200, 3, 28, 28], and labels."""
+        """Each client's pictures, normalised floats [n, 3, 28, 28], and labels."""
         with np.load(self.data, allow_pickle=False) as file:
-            images, labels = file["images"], file["labels"]
+            starts = np.cumsum(file["sizes"])[:-1]
+            images, labels = np.split(file["images"], starts), np.split(file["labels"], starts)
         return [
             (torch.from_numpy(x).float().div_(255).sub_(MEAN).div_(STD), torch.from_numpy(y))
             for x, y in zip(images, labels, strict=True)
