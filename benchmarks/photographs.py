@@ -31,21 +31,22 @@ LIMIT_MB = 4_000
 
 def run(*, quick: bool = False) -> dict[str, Any]:
     """All figures, also written to `results/photographs.json`. `quick`: a hundredth of the pixels."""
-    side = 32 if quick else 224
+    side, machine = 32 if quick else 224, describe()
     with tempfile.TemporaryDirectory(prefix="feddiverse-photographs-") as name:
         folder = Path(name)
         make_pictures(folder / "waterbirds", (50, 38) if quick else SIZE)
         command = [
             str(Path(sys.executable).parent / "feddiverse"), "run", "--federation", "waterbirds-dist",
-            "--data-dir", str(folder / "waterbirds"), "--image-size", str(side), "--rounds", str(ROUNDS),
-            "--set", f"evaluate_every={ROUNDS}", "--checkpoint", "none", "--out", str(folder / "run"),
+            "--selector", "feddiverse", "--data-dir", str(folder / "waterbirds"), "--image-size", str(side),
+            "--rounds", str(ROUNDS), "--set", f"evaluate_every={ROUNDS}", "--checkpoint", "none",
+            "--out", str(folder / "run"),
         ]  # fmt: skip
         records = folder / "run" / "rounds.jsonl"
         env = {"FEDDIVERSE_HOME": str(folder / "cache")}  # so that pictures are decoded
         found = launch(command, records, ROUNDS, log=folder / "log.txt", env=env, with_memory=True)
         pretraining, first, plain, last = (json.loads(line)["seconds"] for line in records.read_text().splitlines())
     result = {
-        "machine": describe(),
+        "machine": machine,
         "side": side,
         "decoding_s": found.first_round_s - pretraining,
         "pretraining_s": pretraining,
@@ -53,6 +54,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         "round_s": plain,
         "evaluation_s": last - plain,
         "peak_mb": found.peak_mb,
+        "peak_own_mb": found.peak_own_mb,
         "limit_mb": LIMIT_MB,
     }
     whole = found.first_round_s + result["estimating_s"] + (ALL_ROUNDS - 1) * plain

@@ -98,9 +98,8 @@ def run(*, quick: bool = False, say: Callable[[str], None] = print) -> dict[str,
                 for method, found in zip(wanted, costs, strict=True):
                     found.append(measured(method.config))
                     say(f"{federation}, {method.name}, {method.head}: {found[-1]}")
-        uniform = wanted[0].rounds.mean
         rows = [_row(method, found) for method, found in zip(wanted, costs, strict=True)]
-        result["federations"][federation] = {"level": level, "plain": _plain_row(plain, uniform), "methods": rows}
+        result["federations"][federation] = {"level": level, "plain": _plain_row(plain, wanted[0]), "methods": rows}
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     return result
@@ -118,7 +117,8 @@ def measured(config: Config) -> Costs:
         subprocess.run(command, check=True, capture_output=True)
         wall = time.perf_counter() - started
         records = [json.loads(line) for line in (folder / "run" / "rounds.jsonl").read_text().splitlines()]
-        solving = (json.loads((folder / "run" / "result.json").read_text())["rebalanced"] or {}).get("seconds", 0.0)
+        solved = json.loads((folder / "run" / "result.json").read_text()).get("rebalanced") or {}
+        solving = solved.get("seconds", 0.0)
     seconds = {record["round"]: record["seconds"] for record in records}
     round = statistics.median(seconds[r] for r in seconds if r not in (1, 2, EVALUATED, CHOOSES, ROUNDS))
     return Costs(
@@ -154,10 +154,13 @@ def _row(method: Method, costs: list[Costs]) -> dict[str, Any]:
     }
 
 
-def _plain_row(turns: list[tuple[float, float]], rounds: float | None) -> dict[str, Any]:
+def _plain_row(turns: list[tuple[float, float]], uniform: Method) -> dict[str, Any]:
     """The plain loop would need the rounds of uniform selection. It is charged for training alone."""
+    rounds = uniform.rounds.mean
     return {
         "rounds": rounds,
+        "reached": uniform.rounds.reached,
+        "seeds": uniform.rounds.n,
         "round_s": race.spread([each for _, each in turns]),
         "seconds": None if rounds is None else race.spread([first + (rounds - 1) * each for first, each in turns]),
     }

@@ -34,6 +34,7 @@ class Launch:
     round_s: list[float] = field(default_factory=list)
     cpu_s_per_round: float = 0.0
     peak_mb: float | None = None
+    peak_own_mb: float | None = None  # without mapped files, whose pages the system may drop
 
 
 def launch(
@@ -69,7 +70,7 @@ def _watch(
     root = psutil.Process(process.pid)
     stamps: list[float] = []
     cpu: list[float] = []
-    peak, next_sample, looked = 0.0, started, started
+    peak, own, next_sample, looked = 0.0, 0.0, started, started
     while len(stamps) < rounds:
         done, now = _lines(progress), time.monotonic()
         if now - looked > PAUSE_S:
@@ -83,7 +84,7 @@ def _watch(
                 continue
             raise Failed(f"it ended or stood still after {done} rounds: {_last_line(log)}")
         if with_memory and now >= next_sample:
-            peak = max(peak, proportional_mb(root))
+            peak, own = max(peak, proportional_mb(root)), max(own, proportional_mb(root, "Pss_Anon:", "Pss_Shmem:"))
             next_sample = time.monotonic() + MEMORY_EVERY_S
         time.sleep(POLL_S)
     return Launch(
@@ -91,6 +92,7 @@ def _watch(
         round_s=[b - a for a, b in pairwise(stamps)],
         cpu_s_per_round=(cpu[-1] - cpu[0]) / max(rounds - 1, 1),
         peak_mb=peak if with_memory else None,
+        peak_own_mb=own if with_memory else None,
     )
 
 
@@ -112,15 +114,16 @@ def cpu_seconds(root: psutil.Process) -> float:
     return total
 
 
-def proportional_mb(root: psutil.Process) -> float:
-    """Proportional set size of the process and its descendants: a page that n processes share counts 1/n in each."""
+def proportional_mb(root: psutil.Process, *kinds: str) -> float:
+    """Proportional set size of the process and its descendants: a page that n processes share counts 1/n in each. All
+    of it, or only these kinds of pages."""
     total = 0
     for member in family(root):
         try:
             rollup = Path(f"/proc/{member.pid}/smaps_rollup").read_text()
         except OSError:
             continue
-        total += next((int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")), 0)
+        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith(kinds or "Pss:"))
     return total / 1000
 
 
