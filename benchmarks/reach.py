@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import tables
 from benchmarks.machine import describe
 from benchmarks.peers import race
 from benchmarks.peers.environments import ROOT
@@ -114,7 +115,9 @@ def measured(config: Config) -> Costs:
         feddiverse = str(Path(sys.executable).parent / "feddiverse")
         command = [feddiverse, "run", "--config", f"{folder}/config.toml", "--out", f"{folder}/run"]
         started = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(done.stderr.strip())
         wall = time.perf_counter() - started
         records = [json.loads(line) for line in (folder / "run" / "rounds.jsonl").read_text().splitlines()]
         solved = json.loads((folder / "run" / "result.json").read_text()).get("rebalanced") or {}
@@ -167,4 +170,4 @@ def _plain_row(turns: list[tuple[float, float]], uniform: Method) -> dict[str, A
 
 
 if __name__ == "__main__":
-    run(quick="--quick" in sys.argv)
+    print(tables.reach(run(quick="--quick" in sys.argv)))

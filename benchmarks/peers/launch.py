@@ -84,7 +84,8 @@ def _watch(
                 continue
             raise Failed(f"it ended or stood still after {done} rounds: {_last_line(log)}")
         if with_memory and now >= next_sample:
-            peak, own = max(peak, proportional_mb(root)), max(own, proportional_mb(root, "Pss_Anon:", "Pss_Shmem:"))
+            pages = pages_mb(root)
+            peak, own = max(peak, sum(pages.values())), max(own, sum(pages.values()) - pages["Pss_File"])
             next_sample = time.monotonic() + MEMORY_EVERY_S
         time.sleep(POLL_S)
     return Launch(
@@ -114,17 +115,24 @@ def cpu_seconds(root: psutil.Process) -> float:
     return total
 
 
-def proportional_mb(root: psutil.Process, *kinds: str) -> float:
-    """Proportional set size of the process and its descendants: a page that n processes share counts 1/n in each. All
-    of it, or only these kinds of pages."""
-    total = 0
+def proportional_mb(root: psutil.Process) -> float:
+    """Proportional set size of the process and its descendants: a page that n processes share counts 1/n in each."""
+    return sum(pages_mb(root).values())
+
+
+def pages_mb(root: psutil.Process) -> dict[str, float]:
+    """The same by kind of page: memory of their own, of mapped files, and shared."""
+    found = dict.fromkeys(("Pss_Anon", "Pss_File", "Pss_Shmem"), 0.0)
     for member in family(root):
         try:
             rollup = Path(f"/proc/{member.pid}/smaps_rollup").read_text()
         except OSError:
             continue
-        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith(kinds or "Pss:"))
-    return total / 1000
+        for line in rollup.splitlines():
+            kind, _, rest = line.partition(":")
+            if kind in found:
+                found[kind] += int(rest.split()[0]) / 1000
+    return found
 
 
 def _lines(path: Path) -> int:
