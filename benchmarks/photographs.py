@@ -82,4 +82,4 @@ def make_pictures(root: Path, size: tuple[int, int]) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(quick="--quick" in sys.argv), indent=1))
+    print(json.dumps(run(), indent=1))

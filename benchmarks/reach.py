@@ -170,4 +170,4 @@ def _plain_row(turns: list[tuple[float, float]], uniform: Method) -> dict[str, A
 
 
 if __name__ == "__main__":
-    print(tables.reach(run(quick="--quick" in sys.argv)))
+    print(tables.reach(run()))
