@@ -160,6 +160,17 @@ def test_a_users_grid(tmp_path: Path) -> None:
     assert {run.seed for run in from_toml(file, [9]).runs} == {9}
 
 
+def test_each_seed_may_have_pictures_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        '[rows.a]\n[columns.photos]\nfederation = "gsc:table:s{seed}.csv"\n'
+        '[columns.birds]\nfederation = "waterbirds-dist"\ndata_dir = "birds/w{seed}"\n'
+    )
+    photos, birds, others, _ = (run.config for run in from_toml(file, [31, 32]).runs)
+    assert (photos.federation, others.federation) == ("gsc:table:s31.csv", "gsc:table:s32.csv")
+    assert (birds.federation, birds.data_dir) == ("waterbirds-dist", "birds/w31")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

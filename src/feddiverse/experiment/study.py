@@ -37,7 +37,12 @@ class Planned:
 
     @property
     def config(self) -> Config:
-        return from_mapping({**self.settings, "seed": self.seed}, f"the study's run '{self.name}'")
+        """Its settings, in which `{seed}` stands for the seed: each seed may have pictures of its own."""
+        own = {
+            key: value.replace("{seed}", str(self.seed)) if isinstance(value, str) else value
+            for key, value in self.settings.items()
+        }
+        return from_mapping({**own, "seed": self.seed}, f"the study's run '{self.name}'")
 
 
 @dataclass(frozen=True)
