@@ -6,6 +6,7 @@ tables again and `feddiverse study … --reuse RESULTS` takes runs over. STUDY m
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from feddiverse import files
 from feddiverse.experiment import finished, packed
@@ -26,7 +27,7 @@ def main() -> None:
 def keep(study: Path, results: Path) -> None:
     """Put what is worth keeping of a study directory, or of a run's, into `results`."""
     results.mkdir(parents=True, exist_ok=True)
-    about = read_json(study / "study.json") or {}
+    about = _without_place(read_json(study / "study.json") or {}, study, results.name)
     runs = [finished.read(path) for path in finished.find(study)]
     files.write(results / packed.NAME, packed.pack(about, runs).encode())
     if not about:
@@ -35,6 +36,15 @@ def keep(study: Path, results: Path) -> None:
         if not table.name.startswith("asked"):  # whom each round asked is in the file
             files.write(results / f"{table.name}.md", to_markdown(table).encode())
             files.write(results / f"{table.name}.csv", to_csv(table).encode())
+
+
+def _without_place(about: dict[str, Any], study: Path, name: str) -> dict[str, Any]:
+    """Commands that say where the study lay on this machine say studies/NAME instead."""
+    place = str(study.absolute())
+    return {
+        key: [command.replace(place, f"studies/{name}") for command in value] if key == "commands" else value
+        for key, value in about.items()
+    }
 
 
 if __name__ == "__main__":

@@ -49,6 +49,15 @@ def test_an_old_study_shows_the_papers_value_with_and_without_carrying_it(tmp_pa
         assert len(results.missing) == 2
 
 
+def test_kept_commands_do_not_say_where_the_study_lay(tmp_path: Path) -> None:
+    shutil.copytree(OLD, tmp_path / "here")
+    content = json.loads((OLD / "study.json").read_text())
+    content["commands"] = [f"feddiverse study selection --out {tmp_path / 'here'} --seeds 0"]
+    (tmp_path / "here" / "study.json").write_text(json.dumps(content))
+    keep(tmp_path / "here", tmp_path / "kept")
+    assert load(tmp_path / "kept").commands == ("feddiverse study selection --out studies/kept --seeds 0",)
+
+
 def test_packing_keeps_what_reports_rest_on(old: finished.Run, tmp_path: Path) -> None:
     keep(OLD, tmp_path)
     assert (tmp_path / "study.jsonl").stat().st_size < 15_000  # a tenth of the directory
