@@ -23,8 +23,12 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=500, help="test pictures of each pair, the first by name")
     given = parser.parse_args()
     rows = list(rows_of(given.folder, given.table.parent, given.test))
-    if not rows:
-        raise SystemExit(f"{given.folder} has no pictures in 0/<attribute>/<class>/ and 1/<attribute>/<class>/.")
+    if given.test < 1:
+        raise SystemExit(f"--test is the number of test pictures of each pair, at least 1, not {given.test}.")
+    for number, part in PARTS.items():
+        if not any(row[-1] == part for row in rows):
+            raise SystemExit(f"{given.folder} has no pictures in {number}/<attribute>/<class>/, the {part} part.")
+    given.table.parent.mkdir(parents=True, exist_ok=True)
     with given.table.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["image", "class", "attribute", "split"])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from feddiverse.errors import UserError
 from feddiverse.report.results import Results, load
 from feddiverse.report.statistics import FEWEST_SEEDS, Difference, paired_difference, signed, stay_sure
 
@@ -26,7 +27,10 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="a study whose runs have both heads")
     parser.add_argument("--figure", type=Path, help="also draw the first table there (.svg, .png or .pdf)")
     given = parser.parse_args()
-    results = whole(load(given.results))
+    try:
+        results = whole(load(given.results))
+    except UserError as error:
+        raise SystemExit(str(error)) from None
     print("\n\n".join(tables(results)))
     if given.figure:
         draw(results, given.figure)

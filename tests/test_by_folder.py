@@ -1,11 +1,13 @@
 """A table of pictures in Spawrious's layout (`benchmarks.by_folder`): what is trained on is never tested."""
 
 import csv
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from feddiverse import federation
@@ -40,9 +42,17 @@ def test_one_folder_is_trained_on_the_other_tested(tmp_path: Path) -> None:
     assert dealt.test(0, 16).x.min() >= 100
 
 
-def test_a_folder_without_pictures_is_told(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.by_folder", tmp_path, tmp_path / "t.csv"]
+@pytest.mark.parametrize(
+    ("missing", "options", "complaint"),
+    [("0", [], "no pictures in 0/"), ("1", [], "no pictures in 1/"), ("", ["--test", "-1"], "at least 1, not -1")],
+)
+def test_a_folder_that_will_not_do_is_told(tmp_path: Path, missing: str, options: list[str], complaint: str) -> None:
+    make(tmp_path, 1)
+    if missing:
+        shutil.rmtree(tmp_path / missing)
+    command = [sys.executable, "-m", "benchmarks.by_folder", tmp_path, tmp_path / "t.csv", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 1
-    assert "has no pictures in 0/<attribute>/<class>/" in done.stderr
+    assert complaint in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "t.csv").exists()

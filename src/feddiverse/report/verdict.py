@@ -173,5 +173,5 @@ def _sentence(each: Mapping[str, Any]) -> str:
     }
     listed = ", ".join(f"{method} {in_points(difference)}" for method, difference in differences.items())
     sure = [method for method, difference in differences.items() if difference.is_sure]
-    end = f"Beyond the noise: {', '.join(sure)}." if sure else "Nothing is beyond the noise."
+    end = f"Beyond the noise, each by itself: {', '.join(sure)}." if sure else "Nothing is beyond the noise."
     return f"On {each['on']}, {each['against']}: {listed}. {end}"
