@@ -1,6 +1,7 @@
-"""Memory that a process and its forked workers see alike: θ on its way down, reply vectors and signs of life up."""
+"""Memory that a process and its workers see alike: θ on its way down, reply vectors and signs of life up."""
 
 import mmap
+import os
 
 import numpy as np
 
@@ -14,16 +15,19 @@ MAX_SLOTS = 256
 
 
 class SharedVectors:
-    """θ and `num_slots` reply vectors of the same length, in one anonymous mapping.
+    """θ and `num_slots` reply vectors of the same length, in one mapping.
 
-    Anonymous: it has no name in /dev/shm, so nothing is left behind however the processes end.
+    It has no name in /dev/shm, so nothing is left behind however the processes end. Forked workers inherit it; others
+    find it by the `descriptor` of a file in memory, which is made as long as it must be.
     """
 
-    def __init__(self, num_weights: int, num_workers: int) -> None:
+    def __init__(self, num_weights: int, num_workers: int, descriptor: int = -1) -> None:
         vector_bytes = max(4 * num_weights, 4)
         self.num_slots = max(num_workers + 2, min(SPARE_BYTES // vector_bytes, MAX_SLOTS))
         try:
-            memory = mmap.mmap(-1, vector_bytes * (self.num_slots + 1))
+            if descriptor >= 0:
+                os.ftruncate(descriptor, vector_bytes * (self.num_slots + 1))
+            memory = mmap.mmap(descriptor, vector_bytes * (self.num_slots + 1))
         except OSError as error:
             raise UserError(f"There is no memory for {num_workers:,} workers ({error.strerror}); use fewer.") from error
         self.beats = np.frombuffer(mmap.mmap(-1, 8 * num_workers), np.int64)  # each worker's signs of life

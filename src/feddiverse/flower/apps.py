@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
@@ -29,7 +29,8 @@ from feddiverse.experiment.opening import Objects, Opened
 from feddiverse.experiment.records import worst_in_words
 from feddiverse.experiment.run_directory import run_name
 from feddiverse.experiment.train import carry_out
-from feddiverse.flower import wire
+from feddiverse.flower import beside, wire
+from feddiverse.flower.beside import Place
 from feddiverse.flower.described import DESCRIBE_ACTION, SITES, describe, description
 from feddiverse.flower.engine import FlowerEngine, Timeouts
 from feddiverse.flower.policy import insist
@@ -80,11 +81,14 @@ def read_config(run_config: dict[str, Any]) -> Config:
     return from_mapping({**given, **parse_assignments(assignments)}, "the run config")
 
 
-def build_client_app(config: Config | None = None, device: str = "", shared: Any = None) -> ClientApp:
+def build_client_app(
+    config: Config | None = None, device: str = "", shared: Any = None, place: Place | None = None
+) -> ClientApp:
     """Answers every question we know. What is not given is taken from the context of each message: `config` from the
-    run config, `device` from the node config, or else from the run config. `shared` is for `open_site`."""
+    run config, `device` from the node config, or else from the run config. `shared` is for `open_site`; `place`: where
+    a simulation's vectors lie, beside its messages."""
     app = ClientApp()
-    respond = functools.partial(_answer, config, device, shared)
+    respond = functools.partial(_answer, config, device, shared, place)
     app.query(wire.HELLO_ACTION)(functools.partial(_hello, config, device, shared))
     app.query(DESCRIBE_ACTION)(functools.partial(_describe, config, device, shared))
     for kind in ANSWERS:
@@ -106,13 +110,20 @@ def _describe(config: Config | None, device: str, shared: Any, message: Message,
     return Message(description(site.partition, site.class_counts()), reply_to=message)
 
 
-def _answer(config: Config | None, device: str, shared: Any, message: Message, context: Context) -> Message:
+def _answer(
+    config: Config | None, device: str, shared: Any, place: Place | None, message: Message, context: Context
+) -> Message:
     client, site = _open(config, device, shared, context)
     memory = wire.read_memory(context.state)
     task = insist(wire.decode_task(message.content), client, context.node_config)
-    reply = task if isinstance(task, Reply) else site.answer(task, wire.theta_in(message.content), client, memory)
+    vectors = beside.find(place, message.content)
+    theta = wire.theta_in(message.content) if vectors is None else vectors.theta
+    reply = task if isinstance(task, Reply) else site.answer(task, theta, client, memory)
     wire.write_memory(context.state, memory)
-    return Message(wire.encode_reply(reply), reply_to=message)
+    where = RecordDict()
+    if vectors is not None:
+        reply, where = beside.leave(vectors, message.content, reply)
+    return Message(RecordDict({**wire.encode_reply(reply), **where}), reply_to=message)
 
 
 def _open(config: Config | None, device: str, shared: Any, context: Context) -> tuple[int, Any]:

@@ -79,12 +79,16 @@ class FlowerEngine:
     def check(self) -> None:
         """Called while we wait: raises where it can be known that nobody will answer any more."""
 
+    def wait(self, seconds: float) -> None:
+        """Until somebody may have answered, `seconds` at most. Flower tells nobody: one has to look again."""
+        time.sleep(seconds)
+
     @property
     def clients(self) -> Mapping[int, int]:
         """The clients there now: id → number of training samples. Who comes back, or was refused, is greeted here."""
         self._refused.clear()  # what made a node fail last time may be over
         deadline = time.monotonic() + self._timeouts.hello
-        for _ in _until(deadline):
+        for _ in self._until(deadline):
             self.check()
             self._meet()
             if len(self._sizes) + len(self._refused) + len(self._replaced) >= self._expected:
@@ -174,7 +178,7 @@ class FlowerEngine:
         self._push(messages.values())
         waiting = {message.metadata.message_id: client for client, message in messages.items()}
         found: dict[int, RecordDict] = {}
-        for _ in _until(time.monotonic() + self._timeouts.hello):
+        for _ in self._until(time.monotonic() + self._timeouts.hello):
             self.check()
             for answered, message in self._pull(waiting).items():
                 client = waiting.pop(answered)
@@ -192,7 +196,7 @@ class FlowerEngine:
                 yield Reply(client, failure="it is not connected", lost=True)
                 continue
             soon = [asked[c] for c in clients[position : position + PULLED_AHEAD] if c in asked]
-            for _ in _until(deadline):
+            for _ in self._until(deadline):
                 self.check()
                 arrived |= self._pull([message for message in soon if message not in arrived])
                 if asked[client] in arrived:
@@ -221,17 +225,16 @@ class FlowerEngine:
         ids = list(questions)
         return {m.metadata.reply_to_message_id: m for m in self._grid.pull_messages(ids)} if ids else {}
 
+    def _until(self, deadline: float) -> Iterator[None]:
+        """Tries at growing intervals: at least one, and one more at the deadline."""
+        interval = SHORTEST_POLL
+        while True:
+            yield
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self.wait(min(interval, left))
+            interval = min(GROWTH * interval, LONGEST_POLL)
+
     def close(self) -> None:
         """The grid and the nodes are Flower's to close."""
-
-
-def _until(deadline: float) -> Iterator[None]:
-    """Tries at growing intervals: at least one, and one more at the deadline."""
-    wait = SHORTEST_POLL
-    while True:
-        yield
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return
-        time.sleep(min(wait, left))
-        wait = min(GROWTH * wait, LONGEST_POLL)

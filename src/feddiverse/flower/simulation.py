@@ -5,15 +5,16 @@ server app hands the grid to the run and waits until the run is over.
 
 Flower sends the client app with every message. So data and models that only this program has are put into Ray's object
 store once, where every worker process reads them; the app has no more than a reference. Ray pickles them: they are this
-program's own, and do not leave this machine.
+program's own, and do not leave this machine. θ and its updates lie beside the messages (`beside.py`).
 """
 
+import contextlib
 import functools
 import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from feddiverse.flower.apps import ServerEngine
+    from feddiverse.flower.beside import Place
 
 QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -38,6 +40,7 @@ QUIET = {
 }
 START_SECONDS = 600.0  # seconds on an idle machine; on one with many busy processes minutes
 STOP_SECONDS = 30.0
+MANY = 3  # clients a worker and round: with fewer, sending ahead costs more at a round's end than it gains before
 
 
 def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerEngine":
@@ -49,17 +52,27 @@ def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerE
     except ImportError as error:
         raise UserError(f"The engine 'flower' needs Flower ({error}): {how_to_install('flower')}.") from error
     from feddiverse.flower.apps import ServerEngine
+    from feddiverse.flower.beside import Beside, BesideEngine
 
     workers, device = workers or usable_cores(), choose_device(device)
     federation, spec = run.federation, run.spec
     for_clients = Objects(run.objects.federation, run.objects.model)  # the other parts are the server's
-    simulation = Simulation(run.config, federation.num_clients, workers, device, for_clients)
+    memory = Beside(workers) if Beside.is_possible() else None
+    place = None if memory is None else memory.place
+    many = run.plan.num_selected >= MANY * workers
+    simulation = Simulation(run.config, federation.num_clients, workers, device, for_clients, place, ahead=many)
 
-    class SimulationEngine(ServerEngine):
+    class SimulationEngine(BesideEngine, ServerEngine):
         """Ends the simulation with itself, and itself with the simulation."""
+
+        beside = memory
 
         def check(self) -> None:
             simulation.check()
+
+        def wait(self, seconds: float) -> None:
+            simulation.answered.wait(seconds)
+            simulation.answered.clear()
 
         def _push(self, messages: Iterable["Message"]) -> set[str]:
             pushed = super()._push(messages)
@@ -69,6 +82,8 @@ def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerE
         def close(self) -> None:
             super().close()
             simulation.stop()
+            if memory is not None:
+                memory.close()
 
     try:
         return SimulationEngine(simulation.grid, federation, spec, federation.num_clients, device=device)
@@ -78,12 +93,24 @@ def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerE
 
 
 class Simulation:
-    """Flower's simulation engine in a thread: `num_clients` virtual nodes on `workers` processes."""
+    """Flower's simulation engine in a thread: `num_clients` virtual nodes on `workers` processes.
+
+    `place`: where vectors lie beside messages. `ahead`: send a worker its next message while it answers one.
+    """
 
     def __init__(
-        self, config: Config, num_clients: int, workers: int, device: str, objects: Objects | None = None
+        self,
+        config: Config,
+        num_clients: int,
+        workers: int,
+        device: str,
+        objects: Objects | None = None,
+        place: "Place | None" = None,
+        *,
+        ahead: bool = False,
     ) -> None:
         self.pushed = threading.Event()  # set it to have messages delivered at once
+        self.answered = threading.Event()  # set when there is an answer
         self._over = threading.Event()
         self._grids: Queue[Grid | None] = Queue()  # None: there will be no grid
         self._error: BaseException | None = None
@@ -99,7 +126,7 @@ class Simulation:
         }
         self._thread = threading.Thread(
             target=self._run,
-            args=(config, num_clients, device, backend, objects or Objects()),
+            args=(config, num_clients, device, backend, objects or Objects(), place, ahead),
             name="flower",
             daemon=True,
         )
@@ -133,10 +160,20 @@ class Simulation:
         what = "it ended by itself" if first is None else f"{type(first).__name__}: {first}"
         return RunError(f"Flower's simulation broke down ({what}).")
 
-    def _run(self, config: Config, num_clients: int, device: str, backend: dict[str, Any], objects: Objects) -> None:
+    def _run(
+        self,
+        config: Config,
+        num_clients: int,
+        device: str,
+        backend: dict[str, Any],
+        objects: Objects,
+        place: "Place | None",
+        ahead: bool,
+    ) -> None:
         from flwr.server.superlink.fleet.vce import vce_api
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
+        from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 
         from feddiverse.flower.apps import build_client_app
 
@@ -151,16 +188,20 @@ class Simulation:
             self._grids.put(grid)
             self._over.wait()
 
-        shared, deliver = None, vce_api.add_messages_to_queue
-        vce_api.add_messages_to_queue = functools.partial(_deliver, self.pushed)
+        shared = None
         try:
             shared = _share(objects, backend["init_args"])
-            run_simulation(server_app, build_client_app(config, device, shared), num_clients, backend_config=backend)
+            client_app = build_client_app(config, device, shared, place)
+            with (
+                _in_place_of(vce_api, "add_messages_to_queue", functools.partial(_deliver, self.pushed)),
+                _in_place_of(vce_api, "put_message_into_state", functools.partial(_collect, self.answered)),
+                _in_place_of(BasicActorPool, "add_actors_to_pool", functools.partialmethod(_add_actors, ahead)),
+            ):
+                run_simulation(server_app, client_app, num_clients, backend_config=backend)
         except BaseException as error:
             self._error = error
         finally:
             logger.setLevel(level)
-            vce_api.add_messages_to_queue = deliver
             if shared is not None:
                 import ray
 
@@ -171,6 +212,25 @@ class Simulation:
         """End nodes and processes. Safe to call twice."""
         self._over.set()
         self._thread.join(STOP_SECONDS)
+
+
+@contextlib.contextmanager
+def _in_place_of(owner: Any, name: str, ours: Any) -> Iterator[None]:
+    """A part of Flower's own, replaced for as long as the simulation runs."""
+    theirs = getattr(owner, name)
+    setattr(owner, name, ours)
+    try:
+        yield
+    finally:
+        setattr(owner, name, theirs)
+
+
+def _add_actors(pool: Any, ahead: bool, num_actors: int) -> None:
+    """Flower's pool of worker processes; with `ahead` each is in it twice, so that its next message is on the way while
+    it answers one. Flower itself sends it when the answer has arrived."""
+    times = 2 if ahead else 1
+    pool.pool.extend([pool.create_actor_fn() for _ in range(num_actors)] * times)
+    pool.num_actors += times * num_actors  # as many threads wait for answers
 
 
 def _deliver(
@@ -188,6 +248,14 @@ def _deliver(
             for message in state.get_message_ins(node_id=node, limit=1):
                 queue.put(message)
         pushed.wait(0.1)
+
+
+def _collect(answered: threading.Event, state: "LinkState", queue: "Queue[Message]", f_stop: threading.Event) -> None:
+    """Flower's thread that takes answers from worker processes; this one also says that there are some."""
+    while not f_stop.is_set():
+        with contextlib.suppress(Empty):
+            state.store_message_res(queue.get(timeout=1.0))
+            answered.set()
 
 
 def _share(objects: Objects, init_args: dict[str, Any]) -> Any:
