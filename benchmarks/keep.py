@@ -1,6 +1,6 @@
 """What is worth committing of a study: `python -m benchmarks.keep STUDY RESULTS`.
 
-Its tables, and `study.jsonl`: all finished runs in one small file, from which `feddiverse report RESULTS` makes the
+Its tables, and `study.jsonl.gz`: all finished runs in one small file, from which `feddiverse report RESULTS` makes the
 tables again and `feddiverse study … --reuse RESULTS` takes runs over. STUDY may also be a single run's directory.
 """
 
@@ -29,7 +29,7 @@ def keep(study: Path, results: Path) -> None:
     results.mkdir(parents=True, exist_ok=True)
     about = _without_place(read_json(study / "study.json") or {}, study, results.name)
     runs = [finished.read(path) for path in finished.find(study)]
-    files.write(results / packed.NAME, packed.pack(about, runs).encode())
+    packed.write(results, about, runs)
     if not about:
         return
     for table in tables.all_tables(load(results)):  # of what was kept, which rounds seconds

@@ -1,5 +1,6 @@
 """A study packed in one file says what its run directories say; run directories of earlier versions are readable."""
 
+import gzip
 import json
 import shutil
 from dataclasses import replace
@@ -60,8 +61,8 @@ def test_kept_commands_do_not_say_where_the_study_lay(tmp_path: Path) -> None:
 
 def test_packing_keeps_what_reports_rest_on(old: finished.Run, tmp_path: Path) -> None:
     keep(OLD, tmp_path)
-    assert (tmp_path / "study.jsonl").stat().st_size < 15_000  # a tenth of the directory
-    study, (run,) = packed.unpack(tmp_path / "study.jsonl")
+    assert (tmp_path / packed.NAME).stat().st_size < 4_000  # the directory has forty times as much
+    study, (run,) = packed.unpack(tmp_path / packed.NAME)
     assert [entry["name"] for entry in study["runs"]] == [
         entry["name"] for entry in json.loads((OLD / "study.json").read_text())["runs"]
     ]
@@ -138,7 +139,7 @@ def test_a_run_without_test_samples_at_the_server_is_reported_by_class(without_l
 
 def test_tables_are_the_same_from_the_file(tmp_path: Path) -> None:
     keep(OLD, tmp_path / "kept")
-    for path in (tmp_path / "kept", tmp_path / "kept" / "study.jsonl"):
+    for path in (tmp_path / "kept", tmp_path / "kept" / packed.NAME):
         made = tables.all_tables(load(path))
         assert [to_csv(t) for t in made] == [to_csv(t) for t in tables.all_tables(load(OLD))]
     shutil.copytree(tmp_path / "kept", tmp_path / "second")
@@ -148,9 +149,14 @@ def test_tables_are_the_same_from_the_file(tmp_path: Path) -> None:
 
 def test_packing_what_was_packed_changes_nothing(tmp_path: Path) -> None:
     keep(OLD, tmp_path)
-    text = (tmp_path / "study.jsonl").read_text()
-    study, runs = packed.unpack(tmp_path / "study.jsonl")
-    assert packed.pack(study, runs) == text
+    kept = (tmp_path / packed.NAME).read_bytes()
+    (tmp_path / "study.jsonl").write_bytes(gzip.decompress(kept))
+    for name in (packed.NAME, "study.jsonl"):  # the second as it was before it was compressed
+        study, runs = packed.unpack(tmp_path / name)
+        assert packed.pack(study, runs).encode() == gzip.decompress(kept)
+    assert packed.write(tmp_path, study, runs).read_bytes() == kept
+    assert packed.find(tmp_path) == [tmp_path / packed.NAME], "and only the one that was written last is left"
+    assert not (tmp_path / "study.jsonl").exists()
 
 
 def test_settings_and_names_are_kept_to_the_last_digit(old: finished.Run, tmp_path: Path) -> None:
@@ -167,7 +173,7 @@ def test_settings_and_names_are_kept_to_the_last_digit(old: finished.Run, tmp_pa
 
 def test_another_study_takes_runs_from_the_file(old: finished.Run, tmp_path: Path) -> None:
     keep(OLD, tmp_path / "kept" / "table-3")
-    for path in (tmp_path / "kept" / "table-3", tmp_path / "kept", tmp_path / "kept" / "table-3" / "study.jsonl"):
+    for path in (tmp_path / "kept" / "table-3", tmp_path / "kept", tmp_path / "kept" / "table-3" / packed.NAME):
         assert finished_runs([path]).keys() == {old.config}
     taken = finished_runs([tmp_path / "kept"])[old.config]
     taken.save(tmp_path / "runs" / "taken")
@@ -189,8 +195,27 @@ def test_another_study_takes_runs_from_the_file(old: finished.Run, tmp_path: Pat
 )
 def test_damage_is_told_with_its_line(tmp_path: Path, change, told) -> None:
     keep(OLD, tmp_path)
-    file = tmp_path / "study.jsonl"
-    file.write_text("".join(change(file.read_text().splitlines(keepends=True))))
+    file = tmp_path / packed.NAME
+    lines = gzip.decompress(file.read_bytes()).decode().splitlines(keepends=True)
+    file.write_bytes(gzip.compress("".join(change(lines)).encode()))
+    with pytest.raises(UserError, match=told):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda kept: kept[:-20], "is damaged"),
+        (lambda kept: kept[:200] + bytes(50) + kept[250:], "damaged"),
+        (lambda kept: b"no gzip", r"cannot be read: it is damaged \(Not a gzipped file"),
+        (lambda kept: b"", "not a study that this version"),
+    ],
+    ids=["cut off", "bytes changed", "another file", "empty"],
+)
+def test_a_damaged_file_is_told(tmp_path: Path, change, told) -> None:
+    keep(OLD, tmp_path)
+    file = tmp_path / packed.NAME
+    file.write_bytes(change(file.read_bytes()))
     with pytest.raises(UserError, match=told):
         load(tmp_path)
 

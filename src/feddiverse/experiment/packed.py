@@ -1,12 +1,15 @@
-"""A study in one small file, `study.jsonl`: what its tables and its report need, and other studies can take over.
+"""A study in one small file, `study.jsonl.gz`: what its tables and its report need, and other studies can take over.
 
-The first line is what all runs share: the study, settings, federations, environments. Then comes a line a run: its own
-settings, its result, its rounds as columns. Rounds between two evaluations are joined to the later one: seconds and
-traffic add up, choices are kept round by round. What was measured, not counted, keeps six digits. No weights.
-Accuracies are kept as counts (class, attribute, samples, right answers of each group) and computed anew.
+JSON lines, compressed to a quarter; `study.jsonl`, as gunzip gives it, is read as well. The first line is what all runs
+share: the study, settings, federations, environments. Then comes a line a run: its own settings, its result, its rounds
+as columns. Rounds between two evaluations are joined to the later one: seconds and traffic add up, choices are kept
+round by round. What was measured, not counted, keeps six digits. No weights. Accuracies are kept as counts (class,
+attribute, samples, right answers of each group) and computed anew.
 """
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feddiverse import files
 from feddiverse.errors import UserError
 from feddiverse.experiment.config import from_mapping
 from feddiverse.experiment.finished import Run, checked
@@ -22,14 +26,27 @@ from feddiverse.heterogeneity import triplet
 from feddiverse.server.evaluation import Tested
 from feddiverse.server.groups import Accuracies, HeldOut, accuracies, with_estimated
 
-NAME = "study.jsonl"
+NAME, PLAIN_NAME = "study.jsonl.gz", "study.jsonl"
 FORMAT = "feddiverse study 1"
 Plain = dict[str, Any]
 
 
 def find(path: Path) -> list[Path]:
     """The file itself, the one in a folder, or those in the folders of a folder."""
-    return [path] if path.is_file() else sorted(path.glob(NAME)) or sorted(path.glob(f"*/{NAME}"))
+    if path.is_file():
+        return [path]
+    return _in(path) or [file for folder in sorted(path.glob("*/")) for file in _in(folder)]
+
+
+def _in(folder: Path) -> list[Path]:
+    return [file for name in (NAME, PLAIN_NAME) if (file := folder / name).is_file()][:1]
+
+
+def write(folder: Path, study: Mapping[str, Any], runs: Iterable[Run]) -> Path:
+    """Pack into a folder. The same study gives the same bytes."""
+    (folder / PLAIN_NAME).unlink(missing_ok=True)
+    files.write(folder / NAME, gzip.compress(pack(study, runs).encode(), mtime=0))
+    return folder / NAME
 
 
 def pack(study: Mapping[str, Any], runs: Iterable[Run]) -> str:
@@ -67,7 +84,7 @@ def unpack(path: Path) -> tuple[Plain, list[Run]]:
     """What `study.json` said (empty: no study), and the finished runs."""
     number = 0
     try:
-        with path.open(encoding="utf-8") as stream:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as stream:
             head = json.loads(next(stream, "{}"))
             if head.get("format") != FORMAT:
                 raise UserError(f"{path} is not a study that this version of feddiverse packed.")
@@ -75,8 +92,9 @@ def unpack(path: Path) -> tuple[Plain, list[Run]]:
             for number, line in enumerate(stream, start=2):  # noqa: B007
                 found.append(_run(head, json.loads(line), path))
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        what = error.strerror or f"it is damaged ({error}); take a good copy of the file"
+        raise UserError(f"{path} cannot be read: {what}.") from error
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, zlib.error) as error:
         what = f"{type(error).__name__} {error}"
         raise UserError(f"{path}, line {number or 1}, is damaged ({what}); take a good copy of the file.") from error
     return head["study"], found

@@ -161,7 +161,7 @@ def load(path: Path) -> Results:
         where = [path / "runs" / entry["name"] for entry in study["runs"]]
         runs = [finished.read(each) for each in where if (each / "result.json").is_file()]
         return _arrange_study(path, study, runs, read_json(path / "failures.json") or {})
-    if not path.exists() or (path.is_file() and path.suffix != ".jsonl"):
+    if not path.exists() or (path.is_file() and not path.name.endswith((".jsonl", ".jsonl.gz"))):
         raise UserError(f"{path} is not a directory; give the directory of a run or of a study.")
     kept = [packed.unpack(file) for file in packed.find(path)]
     if len(kept) == 1 and kept[0][0]:
