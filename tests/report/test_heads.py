@@ -10,7 +10,7 @@ from made_runs import make_run
 
 from feddiverse.experiment import finished, packed
 from feddiverse.report.results import load
-from feddiverse.report.tables import heads_tables
+from feddiverse.report.tables import groups_tables, heads_tables
 from feddiverse.server.groups import accuracies
 
 
@@ -55,6 +55,22 @@ def test_a_rebalanced_head_is_held_against_the_baseline_as_it_was_trained(tmp_pa
     assert found["Difference to uniform, trained"].value == pytest.approx(25)
     (rounds,) = (cell for head, cell in found.items() if head.startswith("Rounds to"))
     assert rounds.value == pytest.approx((7 + 7 + 40) / 3)
+
+
+def test_every_group_is_told_with_both_heads(tmp_path: Path) -> None:
+    for seed, worst in enumerate((490, 525, 560)):
+        with_heads(tmp_path / f"run{seed}", 0.6, seed, worst)
+    make_run(tmp_path / "pow-d", 0.7, 0, selector="pow_d")
+    (table,) = groups_tables(load(tmp_path))
+    assert table.columns == ("Method", "Head", "0–4, red", "0–4, green", "5–9, red", "5–9, green")
+    assert [("pow" in row[0].text, row[1].text) for row in table.rows] == [
+        (True, "trained"), (False, "trained"), (False, "rebalanced")
+    ]  # fmt: skip
+    _, trained, rebalanced = ([cell.value for cell in row[2:]] for row in table.rows)
+    assert rebalanced == pytest.approx([75, 100 * 600 / 700, 100 * 650 / 700, 100 * 690 / 700])
+    assert table.rows[2][2].numbers["sd"] == pytest.approx(5)
+    run = finished.read(tmp_path / "run0")  # the three differ in their heads alone
+    assert trained == pytest.approx([100 * group["accuracy"] for group in run.result["groups"]])
 
 
 def test_runs_with_one_head_have_no_such_table(tmp_path: Path) -> None:

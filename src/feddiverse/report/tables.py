@@ -27,6 +27,7 @@ from feddiverse.report.table import Cell, Mark, Table
 
 NOTHING = Cell("–")
 MOST_CLIENTS = 100
+MOST_GROUPS = 16  # that a table is wide enough for; figures have them all
 
 
 def all_tables(results: Results) -> list[Table]:
@@ -46,7 +47,7 @@ def all_tables(results: Results) -> list[Table]:
     usage = usage_table(results)
     if not accuracy:
         usage = replace(usage, notes=(*usage.notes, *results.notes))
-    return [*accuracy, *marked, usage, *asked_tables(results)]
+    return [*accuracy, *marked, *groups_tables(results), usage, *asked_tables(results)]
 
 
 def _cost(run: Run) -> Cost:
@@ -146,6 +147,33 @@ def heads_tables(results: Results) -> list[Table]:
         f"{_starred(*compared)}",
     )
     return [Table("heads", "Trained and rebalanced head", heads, tuple(lines), notes)]
+
+
+def groups_tables(results: Results) -> list[Table]:
+    """Every group at the end, a line a head: one table for all columns that have the same groups."""
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for column in results.columns:
+        for run in [run for row in results.rows for run in results.at(row, column).values()][:1]:
+            columns.setdefault(tuple(run.group_name(y, a) for y, a in run.tested_groups), []).append(column)
+    several = len(results.columns) > 1
+    heads = ("Method", *([results.column_head] if several else []), "Head")
+    made: list[Table] = []
+    for names, alike in columns.items():
+        if not 1 < len(names) <= MOST_GROUPS:
+            continue
+        lines = []
+        for row, column in (place for place in results.runs if place[1] in alike):
+            runs = list(results.at(row, column).values())
+            solved = [run.rebalanced_group_accuracies for run in runs if run.rebalanced]
+            for head, found in (("trained", [run.group_accuracies for run in runs]), ("rebalanced", solved)):
+                cells = [_spread_cell(spread(list(each))) for each in zip(*found, strict=True)]
+                lines += [(Cell(row), *([Cell(column)] if several else []), Cell(head), *cells)] if cells else []
+        name, title = "groups", "Every group"
+        if len(columns) > 1:
+            name, title = f"groups-{len(made)}", f"Every group: {', '.join(alike)}"
+        notes = (f"Accuracy in percent after the last round, mean ± {DEVIATION_RULE}.",)
+        made.append(Table(name, title, (*heads, *names), tuple(lines), notes))
+    return made
 
 
 def _spread_cell(found: Spread) -> Cell:
