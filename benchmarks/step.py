@@ -3,6 +3,9 @@
 Plain is what anyone would write: the module in eager mode and default memory format, float pictures at hand,
 torch.optim.SGD. Ours is the client's own `train`, which also loads θ, draws batches and normalises bytes. Both run the
 same number of steps on one thread, by turns, so that whatever else the machine does meets both.
+
+Beside them stands what no code in single precision can go below: the step's products of matrices, as fast as PyTorch
+multiplies large ones on this thread.
 """
 
 import json
@@ -49,17 +52,56 @@ def run() -> dict[str, Any]:
     torch.set_num_threads(1)
     try:
         result: dict[str, Any] = {"machine": platform.platform(), "torch": torch.__version__}
+        result["billion_operations_a_second"] = speed = _products_a_second() / 1e9
         for name, case in CASES.items():
             result[name] = {
                 "train": _compare(*_training(case), case),
                 "evaluate": _compare(*_evaluation(case), case),
             }
+            for what, found in result[name].items():
+                found["products_ms"] = product_operations(case, training=what == "train") / speed / 1e6
     finally:
         torch.set_num_threads(threads)
     result["load_of_machine"] = os.getloadavg()[0]
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     return result
+
+
+def _products_a_second() -> float:
+    """Operations of the fastest of some products of large matrices."""
+    size, seconds = 768, []
+    a, b = torch.rand(size, size), torch.rand(size, size)
+    for _ in range(30):
+        started = time.perf_counter()
+        torch.mm(a, b)
+        seconds.append(time.perf_counter() - started)
+    return 2 * size**3 / min(seconds)
+
+
+def product_operations(case: Case, *, training: bool) -> float:
+    """Of a step's products of matrices: each layer's, and in training those of its weights' and its input's gradients.
+
+    A convolution of one channel each (depthwise) is none, the pictures' gradient is not asked for, and of branches that
+    stochastic depth drops nothing has to be computed.
+    """
+    module, found = _plain_module(case), []
+    kept = {id(layer): 1.0 for layer in module.modules()}
+    for block in module.modules():
+        for layer in block.modules() if training and getattr(block, "drop", 0.0) else ():
+            kept[id(layer)] = 1.0 - float(block.drop)
+
+    def count(layer: torch.nn.Module, given: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        inner = layer.weight[0].numel()
+        passes = (3 if found else 2) if training else 1
+        found.append(passes * 2.0 * output.numel() * inner * kept[id(layer)])
+
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Linear) or (isinstance(layer, torch.nn.Conv2d) and layer.groups == 1):
+            layer.register_forward_hook(count)
+    with torch.no_grad():
+        module.eval()(torch.zeros(BATCH, 3, case.side, case.side))
+    return sum(found)
 
 
 def _spec(case: Case, *, fast: bool) -> ModelSpec:

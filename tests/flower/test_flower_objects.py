@@ -54,7 +54,7 @@ def test_parts_stay_on_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stopped(Exception):
         pass
 
-    def start(config: Any, num_clients: int, workers: int, device: str, objects: Objects, *_: Any, **__: Any) -> None:
+    def start(config: Any, num_clients: int, workers: int, device: str, objects: Objects, *, ahead: bool) -> None:
         seen.append(objects)
         raise Stopped
 

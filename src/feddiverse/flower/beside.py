@@ -34,8 +34,8 @@ class Beside:
     """The server's side: θ, and as many slots for answers as `SharedVectors` has."""
 
     def __init__(self, num_workers: int) -> None:
-        self._descriptor = os.memfd_create("feddiverse")  # gone with the last process that has it open
-        self.place = Place(f"/proc/{os.getpid()}/fd/{self._descriptor}", num_workers)
+        self._file = os.fdopen(os.memfd_create("feddiverse"), "r+b")  # gone with the last process that has it open
+        self.place = Place(f"/proc/{os.getpid()}/fd/{self._file.fileno()}", num_workers)
         self._vectors: SharedVectors | None = None
         self._is_in_use = False
 
@@ -50,7 +50,7 @@ class Beside:
         if isinstance(task, WITHOUT_THETA) or self._is_in_use:
             return None
         if self._vectors is None:
-            self._vectors = SharedVectors(theta.size, self.place.num_workers, self._descriptor)
+            self._vectors = SharedVectors(theta.size, self.place.num_workers, self._file.fileno())
         if theta.shape != self._vectors.theta.shape or theta.dtype != self._vectors.theta.dtype:
             return None
         self._vectors.theta[:] = theta
@@ -75,7 +75,8 @@ class Beside:
         return replace(reply, vector=self._vectors.take(int(about[SLOT]), int(about[SIZE])))  # type: ignore[arg-type]
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """Safe to call twice."""
+        self._file.close()
 
 
 class BesideEngine(FlowerEngine):

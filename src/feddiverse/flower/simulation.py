@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from feddiverse.flower.apps import ServerEngine
-    from feddiverse.flower.beside import Place
 
 QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -52,20 +51,18 @@ def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerE
     except ImportError as error:
         raise UserError(f"The engine 'flower' needs Flower ({error}): {how_to_install('flower')}.") from error
     from feddiverse.flower.apps import ServerEngine
-    from feddiverse.flower.beside import Beside, BesideEngine
+    from feddiverse.flower.beside import BesideEngine
 
     workers, device = workers or usable_cores(), choose_device(device)
     federation, spec = run.federation, run.spec
     for_clients = Objects(run.objects.federation, run.objects.model)  # the other parts are the server's
-    memory = Beside(workers) if Beside.is_possible() else None
-    place = None if memory is None else memory.place
     many = run.plan.num_selected >= MANY * workers
-    simulation = Simulation(run.config, federation.num_clients, workers, device, for_clients, place, ahead=many)
+    simulation = Simulation(run.config, federation.num_clients, workers, device, for_clients, ahead=many)
 
     class SimulationEngine(BesideEngine, ServerEngine):
         """Ends the simulation with itself, and itself with the simulation."""
 
-        beside = memory
+        beside = simulation.beside
 
         def check(self) -> None:
             simulation.check()
@@ -82,8 +79,6 @@ def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerE
         def close(self) -> None:
             super().close()
             simulation.stop()
-            if memory is not None:
-                memory.close()
 
     try:
         return SimulationEngine(simulation.grid, federation, spec, federation.num_clients, device=device)
@@ -95,7 +90,7 @@ def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerE
 class Simulation:
     """Flower's simulation engine in a thread: `num_clients` virtual nodes on `workers` processes.
 
-    `place`: where vectors lie beside messages. `ahead`: send a worker its next message while it answers one.
+    `ahead`: send a worker its next message while it answers one.
     """
 
     def __init__(
@@ -105,10 +100,12 @@ class Simulation:
         workers: int,
         device: str,
         objects: Objects | None = None,
-        place: "Place | None" = None,
         *,
         ahead: bool = False,
     ) -> None:
+        from feddiverse.flower.beside import Beside
+
+        self.beside = Beside(workers) if Beside.is_possible() else None  # where vectors lie, beside the messages
         self.pushed = threading.Event()  # set it to have messages delivered at once
         self.answered = threading.Event()  # set when there is an answer
         self._over = threading.Event()
@@ -126,7 +123,7 @@ class Simulation:
         }
         self._thread = threading.Thread(
             target=self._run,
-            args=(config, num_clients, device, backend, objects or Objects(), place, ahead),
+            args=(config, num_clients, device, backend, objects or Objects(), ahead),
             name="flower",
             daemon=True,
         )
@@ -167,7 +164,6 @@ class Simulation:
         device: str,
         backend: dict[str, Any],
         objects: Objects,
-        place: "Place | None",
         ahead: bool,
     ) -> None:
         from flwr.server.superlink.fleet.vce import vce_api
@@ -191,6 +187,7 @@ class Simulation:
         shared = None
         try:
             shared = _share(objects, backend["init_args"])
+            place = None if self.beside is None else self.beside.place
             client_app = build_client_app(config, device, shared, place)
             with (
                 _in_place_of(vce_api, "add_messages_to_queue", functools.partial(_deliver, self.pushed)),
@@ -212,6 +209,8 @@ class Simulation:
         """End nodes and processes. Safe to call twice."""
         self._over.set()
         self._thread.join(STOP_SECONDS)
+        if self.beside is not None:
+            self.beside.close()
 
 
 @contextlib.contextmanager
