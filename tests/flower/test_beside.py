@@ -102,8 +102,10 @@ def test_a_question_while_another_is_unanswered_has_a_model_of_its_own(
     assert BESIDE not in grid.sent[-1].content
     assert [*map(told, other)] == [*map(told, local.ask(task, THETA / 2, ORDER))]
     assert [*map(told, one)] == [*map(told, local.ask(task, THETA, ORDER))]
-    list(engine.ask(task, THETA, ORDER))
-    assert BESIDE in grid.sent[-1].content, "as soon as all have answered"
+    for _ in range(2):
+        replies = engine.ask(task, THETA, ORDER)
+        assert BESIDE in grid.sent[-1].content, "as soon as all have answered"
+        assert [next(replies).client for _ in ORDER] == ORDER, "though nobody asks whether there are more"
 
 
 def test_a_client_that_was_given_no_place_opens_none(grid: FakeGrid, beside: Beside) -> None:

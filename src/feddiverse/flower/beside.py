@@ -57,13 +57,14 @@ class Beside:
         with_slots = list(clients[: self._vectors.num_slots])
         return RecordDict({BESIDE: ConfigRecord({NUM_WEIGHTS: theta.size, CLIENTS: with_slots})})
 
-    def until_answered(self, replies: Iterator[Reply]) -> Iterator[Reply]:
-        """The replies; until the last of them nothing else is put there."""
-        self._is_in_use = True
+    def until_answered(self, replies: Iterator[Reply], num_clients: int) -> Iterator[Reply]:
+        """The replies; until the last of them has come nothing else is put there."""
+        self._is_in_use = num_clients > 0
 
         def each() -> Iterator[Reply]:
-            yield from replies
-            self._is_in_use = False
+            for number, reply in enumerate(replies, start=1):
+                self._is_in_use = number < num_clients  # before it is given: nobody need ask for one more
+                yield reply
 
         return each()
 
@@ -88,7 +89,7 @@ class BesideEngine(FlowerEngine):
         record = None if self.beside is None else self.beside.put(task, theta, clients)
         if self.beside is None or record is None:
             return super().ask(task, theta, clients)
-        return self.beside.until_answered(self.ask_about(task, record, clients))
+        return self.beside.until_answered(self.ask_about(task, record, clients), len(clients))
 
     def _reply(self, client: int, message: Message | None, patience: float) -> Reply:
         reply = super()._reply(client, message, patience)
