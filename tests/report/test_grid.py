@@ -56,6 +56,14 @@ def test_a_recipe_is_worse_where_it_loses_over_half_a_point(lines: list[list[str
     assert recipes["Uniform random", "solved anew"][0].startswith("+20.0 ")
 
 
+def test_runs_that_are_better_are_counted(lines: list[list[str]], tmp_path: Path) -> None:
+    (said,) = [x[0] for x in lines if x[0].startswith("The worst group is better")]
+    assert said.endswith("in 12 of 12 runs; the least change is +4.00 points."), "FedDiverse on gsc, 0.86 → 0.90"
+    solved = {("a", "f"): [0.55, 0.74], ("b", "f"): [0.6, 0.5]}
+    study = make_study(tmp_path / "other", {("a", "f"): [0.5, 0.75], ("b", "f"): [0.5, 0.5]}, solved)
+    assert grid.run_by_run(load(study)).endswith("in 2 of 4 runs; the least change is −1.00 points.")
+
+
 def test_where_no_head_was_solved_the_trained_one_stays(tmp_path: Path) -> None:
     results = grid.whole(load(make_study(tmp_path, {("a", "f"): [0.5, 0.75], ("b", "f"): [0.5, 0.5]})))
     assert "| a | 62.5 → 62.5 |" in grid.levels(results)
