@@ -44,8 +44,8 @@ def _in(folder: Path) -> list[Path]:
 
 def write(folder: Path, study: Mapping[str, Any], runs: Iterable[Run]) -> Path:
     """Pack into a folder. The same study gives the same bytes."""
-    (folder / PLAIN_NAME).unlink(missing_ok=True)
     files.write(folder / NAME, gzip.compress(pack(study, runs).encode(), mtime=0))
+    (folder / PLAIN_NAME).unlink(missing_ok=True)  # an earlier version's, and only once the new one is there
     return folder / NAME
 
 

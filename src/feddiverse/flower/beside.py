@@ -24,7 +24,7 @@ NUM_WEIGHTS, CLIENTS, SLOT, SIZE = "num-weights", "clients", "slot", "size"
 
 
 class Place(NamedTuple):
-    """Where another process of this machine finds the server's memory, and how many there are."""
+    """Where worker processes, of which there are so many, find the server's memory."""
 
     file: str
     num_workers: int
