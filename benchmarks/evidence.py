@@ -72,15 +72,14 @@ def metrics() -> dict[str, dict[str, float]]:
 
 def results() -> list[dict[str, Any]]:
     """What our studies found: a sentence for each split and what it was tried on, whatever folders that is in."""
+    studies = {folder: load(ROOT / "results" / folder) for folders in STUDIES.values() for folder in folders}
     return [
         {
             "federations": list(FEDERATIONS[split]),
             "on": what,
             "against": "against uniform selection",
             "differences": {
-                name: list(values)
-                for folder in having
-                for name, values in found(load(ROOT / "results" / folder), split).items()
+                name: list(values) for folder in having for name, values in found(studies[folder], split).items()
             },
             "results": [f"results/{folder}" for folder in having],
         }

@@ -38,8 +38,9 @@ def main() -> None:
 
 
 def whole(results: Results) -> Results:
-    """Of a study on its way, the seeds that every method has on every split: means of others would not compare."""
-    everywhere = set.intersection(*(set(results.at(row, column)) for row in results.rows for column in results.columns))
+    """Of a study on its way, the seeds that every method has on every split it was begun on: means of others would not
+    compare."""
+    everywhere = set.intersection(*(set(found) for found in results.runs.values()))
     if not everywhere:
         raise SystemExit("No seed is done with every method on every split yet.")
     kept = {place: {seed: found[seed] for seed in sorted(everywhere)} for place, found in results.runs.items()}
@@ -67,14 +68,14 @@ def worst(results: Results, row: str, column: str, head: str) -> BySeed:
 
 
 def levels(results: Results) -> str:
-    rows = [
-        [
-            row,
-            *(" → ".join(_percent(worst(results, row, column, head)) for head in HEADS) for column in results.columns),
-        ]
-        for row in results.rows
-    ]
+    rows = [[row, *(_both_heads(results, row, column) for column in results.columns)] for row in results.rows]
     return _table(["Method", *results.columns], rows)
+
+
+def _both_heads(results: Results, row: str, column: str) -> str:
+    if not results.at(row, column):
+        return "–"
+    return " → ".join(f"{_mean(worst(results, row, column, head)):.1f}" for head in HEADS)
 
 
 def selection(results: Results) -> str:
@@ -102,19 +103,23 @@ def rebalancing(results: Results) -> str:
 
 
 def recipes(results: Results) -> str:
-    """Every method with every head against the baseline as trained: over splits, on the worst split, in every pair."""
+    """Every method with every head against the baseline as trained: over splits, on the worst split, in every pair.
+
+    A mean over splits stands only where a method ran on all of them: others would not compare.
+    """
     lines = []
     for row in results.rows:
         for head in HEADS:
             if (row, head) == (_baseline(results), HEADS[0]):
                 continue
-            gains = {column: _gains(results, row, column, head) for column in results.columns}
-            every = np.array([list(found.values()) for found in gains.values()])  # [split, seed]
+            ran_on = [column for column in results.columns if results.at(row, column)]
+            gains = [list(_gains(results, row, column, head).values()) for column in ran_on]
+            every = np.array(gains)  # [split, seed]
             over = paired_difference(dict(enumerate(every.mean(axis=0))), dict.fromkeys(range(every.shape[1]), 0.0))
             lowest = int(every.mean(axis=1).argmin())
-            on_lowest = f"{results.columns[lowest]} {signed(100 * every[lowest].mean(), 1)}"
+            on_lowest = f"{ran_on[lowest]} {signed(100 * every[lowest].mean(), 1)}"
             worse = f"{(every < -MARGIN).sum()} of {every.size}"
-            lines.append([row, head, _points(over), on_lowest, worse])
+            lines.append([row, head, _points(over if len(ran_on) == len(results.columns) else None), on_lowest, worse])
     heads = ["Method", "Head", "Mean over splits", "Lowest split", "Pairs worse by over half a point"]
     return _table(heads, lines)
 
@@ -146,12 +151,13 @@ def draw(results: Results, path: Path) -> None:
 
     from feddiverse.report.figures import colour_of
 
-    rows, columns = list(reversed(results.rows)), results.columns
-    height = 0.5 + (0.24 * len(rows) + 0.35) * len(columns)
+    shown = {column: [row for row in reversed(results.rows) if results.at(row, column)] for column in results.columns}
+    heights = [0.24 * len(rows) + 0.35 for rows in shown.values()]
     figure, panels = plt.subplots(
-        len(columns), 1, sharex=True, squeeze=False, figsize=(7.2, height), layout="constrained"
-    )
-    for axes, column in zip(panels[:, 0], columns, strict=True):
+        len(shown), 1, sharex=True, squeeze=False, figsize=(7.2, 0.5 + sum(heights)), height_ratios=heights,
+        layout="constrained",
+    )  # fmt: skip
+    for axes, (column, rows) in zip(panels[:, 0], shown.items(), strict=True):
         for place, row in enumerate(rows):
             trained, solved = (_mean(worst(results, row, column, head)) for head in HEADS)
             colour = colour_of(results, row)
@@ -174,11 +180,7 @@ def _baseline(results: Results) -> str:
 
 
 def _mean(found: BySeed) -> float:
-    return 100 * float(np.mean(list(found.values()))) if found else float("nan")
-
-
-def _percent(found: BySeed) -> str:
-    return f"{_mean(found):.1f}" if found else "–"
+    return 100 * float(np.mean(list(found.values())))
 
 
 def _points(difference: Difference | None) -> str:

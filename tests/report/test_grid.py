@@ -74,6 +74,19 @@ def test_the_figure_is_written(tmp_path: Path) -> None:
     assert "dist" in (tmp_path / "grid.svg").read_text()
 
 
+def test_what_a_method_was_not_run_on_is_left_open(tmp_path: Path) -> None:
+    """A mean over fewer splits than others have would not compare."""
+    trained = {**TRAINED, ("pow-d", "dist"): [0.41, 0.51, 0.61, 0.70]}
+    solved = {**SOLVED, ("pow-d", "dist"): [0.70, 0.80, 0.90, 0.9]}
+    results = grid.whole(load(make_study(tmp_path / "study", trained, solved)))
+    assert "| pow-d | – | 51.0 → 80.0 |" in grid.levels(results)
+    assert "| pow-d | trained | – | +1.0 " in grid.selection(results)
+    assert "| pow-d | – | +29.0 " in grid.rebalancing(results)
+    assert "| pow-d | trained | – | dist +1.0 | 0 of 3 |" in grid.recipes(results)
+    assert "in 15 of 15 runs" in grid.run_by_run(results)
+    grid.draw(results, tmp_path / "grid.svg")
+
+
 def test_a_grid_without_a_whole_seed_says_so(tmp_path: Path) -> None:
     study = make_study(tmp_path, {("a", "f"): [0.9, None], ("b", "f"): [None, 0.8]})
     with pytest.raises(SystemExit, match="No seed is done"):
