@@ -40,7 +40,9 @@ def main() -> None:
 def whole(results: Results) -> Results:
     """Of a study on its way, the seeds that every method has on every split it was begun on: means of others would not
     compare."""
-    everywhere = set.intersection(*(set(found) for found in results.runs.values()))
+    if not results.baselines:
+        raise SystemExit(f"{results.path} names no baseline that its methods could be compared with.")
+    everywhere = set.intersection(*(set(found) for found in results.runs.values())) if results.runs else set()
     if not everywhere:
         raise SystemExit("No seed is done with every method on every split yet.")
     kept = {place: {seed: found[seed] for seed in sorted(everywhere)} for place, found in results.runs.items()}
@@ -112,9 +114,11 @@ def recipes(results: Results) -> str:
         for head in HEADS:
             if (row, head) == (_baseline(results), HEADS[0]):
                 continue
-            ran_on = [column for column in results.columns if results.at(row, column)]
-            gains = [list(_gains(results, row, column, head).values()) for column in ran_on]
-            every = np.array(gains)  # [split, seed]
+            gains = {column: _gains(results, row, column, head) for column in results.columns}
+            ran_on = [column for column, found in gains.items() if found]
+            if not ran_on:
+                continue
+            every = np.array([list(gains[column].values()) for column in ran_on])  # [split, seed]
             over = paired_difference(dict(enumerate(every.mean(axis=0))), dict.fromkeys(range(every.shape[1]), 0.0))
             lowest = int(every.mean(axis=1).argmin())
             on_lowest = f"{ran_on[lowest]} {signed(100 * every[lowest].mean(), 1)}"

@@ -88,6 +88,19 @@ def test_what_a_method_was_not_run_on_is_left_open(tmp_path: Path) -> None:
 
 
 def test_a_grid_without_a_whole_seed_says_so(tmp_path: Path) -> None:
-    study = make_study(tmp_path, {("a", "f"): [0.9, None], ("b", "f"): [None, 0.8]})
-    with pytest.raises(SystemExit, match="No seed is done"):
-        grid.whole(load(study))
+    for name, second in (("apart", [None, 0.8]), ("begun", [None, None])):
+        study = make_study(tmp_path / name, {("a", "f"): [0.9 if name == "apart" else None, None], ("b", "f"): second})
+        with pytest.raises(SystemExit, match="No seed is done"):
+            grid.whole(load(study))
+
+
+def test_a_study_without_a_baseline_says_so() -> None:
+    with pytest.raises(SystemExit, match="table-2 names no baseline"):
+        grid.whole(load(Path(__file__).parents[2] / "results" / "table-2"))
+
+
+def test_a_split_that_the_baseline_lacks_is_left_out_of_recipes(tmp_path: Path) -> None:
+    trained = {**TRAINED, ("FedDiverse", "gai"): [0.5, 0.5, 0.5, 0.5]}
+    solved = {**SOLVED, ("FedDiverse", "gai"): [0.5, 0.5, 0.5, 0.5]}
+    results = grid.whole(load(make_study(tmp_path, trained, solved)))
+    assert "| FedDiverse | trained | – | dist −0.5 | 2 of 6 |" in grid.recipes(results)
