@@ -19,6 +19,7 @@ from feddiverse.data.federation import Samples
 from feddiverse.messages import Sketch, Train, Vector
 from feddiverse.models import FlatModel
 from feddiverse.models.layers import native
+from feddiverse.models.layers.fast import ByHand
 
 
 class Diverged(Exception):
@@ -40,7 +41,9 @@ def train(task: Train | Sketch, theta: Vector, client_id: int, samples: Samples,
     memory = task.memories.get(client_id)
     model.load(theta)
     model.module.train()
-    torch.manual_seed(seeding.integer(task.seed, "dropout", task.round, client_id))
+    # torch.manual_seed would also queue the seed for devices that are not used, with a traceback each time
+    seed_torch = torch.default_generator.manual_seed if model.device.type == "cpu" else torch.manual_seed
+    seed_torch(seeding.integer(task.seed, "dropout", task.round, client_id))
     rng = seeding.rng(task.seed, "train", task.round, client_id)
     augment = augmentation(task, client_id)
     optimiser = SGD(model, task, shift=None if task.moon_mu else memory)
@@ -49,14 +52,21 @@ def train(task: Train | Sketch, theta: Vector, client_id: int, samples: Samples,
     with closing(contrast) if contrast else nullcontext():
         for _ in range(task.epochs):
             for x, y in batches(samples, epoch(task, client_id, samples, rng), task.batch_size, model, augment):
-                views = contrast.views(x) if contrast else []
-                loss = functional.cross_entropy(model.module(x), y)
-                losses.append(loss.item())
+                losses.append(loss_and_gradient(model, x, y, contrast))
                 if not math.isfinite(losses[-1]):
                     raise Diverged(f"the loss was {losses[-1]} at step {len(losses)}; a smaller learning rate may help")
-                (loss + contrast.loss(views) if contrast else loss).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
     return Trained(math.fsum(losses) / max(len(losses), 1), len(losses))
+
+
+def loss_and_gradient(model: FlatModel, x: Tensor, y: Tensor, contrast: Contrast | None) -> float:
+    """The batch's mean cross-entropy; its gradient, and that of MOON's loss, is added to `model.grad`."""
+    if contrast is None and isinstance(model.module, ByHand):
+        return model.module.loss_and_gradient(x, y)
+    views = contrast.views(x) if contrast else []
+    loss = functional.cross_entropy(model.module(x), y)
+    (loss + contrast.loss(views) if contrast else loss).backward()  # type: ignore[no-untyped-call]
+    return loss.item()
 
 
 def batches(

@@ -161,3 +161,32 @@ def test_what_autograd_sends_is_not_written_to(name):
     sent = dy.clone()
     features.backward(sent)
     assert torch.equal(sent, dy)
+
+
+@both
+@pytest.mark.parametrize("side", [SIDE, 45], ids=["28 px", "45 px"])  # the small CNN averages the maps of the latter
+@pytest.mark.parametrize("training", [True, False], ids=["with dropout", "without"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["in C", "by PyTorch"])
+def test_a_step_without_autograd_gives_autograds_bits(name, side, training, dtype):
+    x = torch.randn(5, 3, side, side, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    y = torch.tensor([0, 1, 1, 0, 1])
+    _, by_hand = twins(name, dtype)
+    _, by_autograd = twins(name, dtype)
+    torch.manual_seed(2)
+    loss = functional.cross_entropy(by_autograd.train(training)(x), y)
+    loss.backward()
+    torch.manual_seed(2)
+    assert by_hand.train(training).loss_and_gradient(x, y) == loss.item()
+    for ours, theirs in zip(by_hand.parameters(), by_autograd.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+    before = [parameter.grad.clone() for parameter in by_hand.parameters()]
+    torch.manual_seed(2)
+    by_hand.loss_and_gradient(x, y)
+    for gradient, parameter in zip(before, by_hand.parameters(), strict=True):  # it adds, as backward() does
+        torch.testing.assert_close(parameter.grad, 2 * gradient)
+
+
+@both
+def test_a_step_without_autograd_knows_its_classes(name):
+    with pytest.raises(IndexError, match="out of bounds"):
+        twins(name)[1].loss_and_gradient(pictures(), torch.tensor([0, 1, 2]))
