@@ -157,8 +157,9 @@ def seen(engine: LocalEngine) -> list[int]:
     """The size of every batch that goes through the engine's model."""
     batches: list[int] = []
     module = engine._pool._worker._model.module
-    through = module.features
-    module.features = lambda x: batches.append(len(x)) or through(x)
+    features, taped_features = module.features, module.taped_features
+    module.features = lambda x: batches.append(len(x)) or features(x)
+    module.taped_features = lambda x, tape: batches.append(len(x)) or taped_features(x, tape)
     return batches
 
 
