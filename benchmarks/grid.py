@@ -3,13 +3,15 @@
 Four tables in Markdown: what both heads of every method reach; what choosing clients changes; what solving the last
 layer anew changes; and which recipe is never worse than the baseline as trained. Then in how many runs the layer solved
 anew is better. Differences are paired by seed, with 95 % t intervals; a star where one stays beyond the noise when
-corrected for all of its table (Holm).
+corrected for all of its table (Holm). Where the layer was solved anew on the way too, a fifth table has both heads by
+round.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,6 +59,7 @@ def tables(results: Results) -> list[str]:
         f"Solving the last layer anew, minus the trained one of the same runs:\n\n{rebalancing(results)}",
         f"Recipes, minus {_baseline(results)} as trained; over splits, then how often worse:\n\n{recipes(results)}",
         run_by_run(results),
+        *on_the_way(results),
     ]
 
 
@@ -139,6 +142,29 @@ def run_by_run(results: Results) -> str:
         f"The worst group is better with the last layer solved anew in {better} of {len(changes)} runs; the least"
         f" change is {signed(100 * min(changes), 2)} points."
     )
+
+
+def on_the_way(results: Results) -> list[str]:
+    """Both heads after each round in which the last layer was solved anew too; nothing where only the end was."""
+    curves = {place: [run.rebalanced_curve for run in found.values()] for place, found in results.runs.items()}
+    solved_in = sorted({int(t) for found in curves.values() for rounds, _ in found for t in rounds})
+    if len(solved_in) < 2:
+        return []
+    lines = []
+    for column in results.columns:
+        for row in results.rows:
+            runs = results.at(row, column).values()
+            both = [_at(solved_in, [run.curve for run in runs]), _at(solved_in, [run.rebalanced_curve for run in runs])]
+            lines.append([row, column, *(f"{before} → {after}" for before, after in zip(*both, strict=True))])
+    table = _table(["Method", "Split", *(f"round {t}" for t in solved_in)], lines)
+    return [f"On the way, as trained → solved anew:\n\n{table}"]
+
+
+def _at(rounds: Sequence[int], curves: Sequence[tuple[Any, Any]]) -> list[str]:
+    """Mean over the curves at each of the rounds."""
+    points = [dict(zip(seen.tolist(), accuracies.tolist(), strict=True)) for seen, accuracies in curves]
+    found = [[curve[t] for curve in points if t in curve] for t in rounds]
+    return [f"{100 * np.mean(values):.1f}" if len(values) == len(points) > 0 else "–" for values in found]
 
 
 def _gains(results: Results, row: str, column: str, head: str) -> dict[int, float]:

@@ -1,5 +1,6 @@
 """The tables of a grid with both heads, against differences worked by hand."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,21 @@ def test_a_split_that_the_baseline_lacks_is_left_out_of_recipes(tmp_path: Path) 
     solved = {**SOLVED, ("FedDiverse", "gai"): [0.5, 0.5, 0.5, 0.5]}
     results = grid.whole(load(make_study(tmp_path, trained, solved)))
     assert "| FedDiverse | trained | – | dist −0.5 | 2 of 6 |" in grid.recipes(results)
+
+
+def test_heads_on_the_way_are_means_by_round(tmp_path: Path) -> None:
+    """Solved in rounds 20 and 40 of every run, and with one seed of FedDiverse in round 20 alone of the two."""
+    trained = {("a", "f"): [0.5, 0.7], ("b", "f"): [0.4, 0.6]}
+    study = make_study(tmp_path, trained, {("a", "f"): [0.8, 0.9], ("b", "f"): [0.7, 0.9]})
+    assert grid.on_the_way(grid.whole(load(study))) == [], "solved at the end only"
+    worsts = {"f-a-seed0": 0.61, "f-a-seed1": 0.63, "f-b-seed0": 0.5}
+    for name, worst in worsts.items():
+        path = study / "runs" / name / "rounds.jsonl"
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        assert records[19]["worst_group_accuracy"] is not None
+        records[19] |= {"worst_group_accuracy": worst - 0.2, "rebalanced": {"worst_group_accuracy": worst}}
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    (found,) = grid.on_the_way(grid.whole(load(study)))
+    assert "| Method | Split | round 20 | round 40 |" in found
+    assert "| a | f | 42.0 → 62.0 | 60.0 → 85.0 |" in found
+    assert "→ – | 50.0 → 80.0 |" in found, "one of two seeds is no mean over both"
