@@ -61,7 +61,7 @@ def train(task: Train | Sketch, theta: Vector, client_id: int, samples: Samples,
 
 def loss_and_gradient(model: FlatModel, x: Tensor, y: Tensor, contrast: Contrast | None) -> float:
     """The batch's mean cross-entropy; its gradient, and that of MOON's loss, is added to `model.grad`."""
-    if contrast is None and isinstance(model.module, ByHand):
+    if contrast is None and isinstance(model.module, ByHand) and native.usable_for(x):
         return model.module.loss_and_gradient(x, y)
     views = contrast.views(x) if contrast else []
     loss = functional.cross_entropy(model.module(x), y)
