@@ -46,6 +46,19 @@ def test_a_run_that_fails_at_once_does_not_make_the_others_look_short(tmp_path, 
     assert "in 10 min, left about 10 min" in capsys.readouterr().err
 
 
+def test_a_reason_is_told_when_it_first_comes_and_once_at_the_end(tmp_path, clock, capsys):
+    display, runs = display_of_three_equal_runs(tmp_path)
+    for run, why in zip(runs, ("no data", "no data", "no memory"), strict=True):
+        display.on_round(run)
+        display.finished(run, why)
+    said = capsys.readouterr().err
+    assert [said.count(why) for why in ("no data", "no memory")] == [1, 1]
+    assert said.index("seed0 FAILED") < said.index("no data") < said.index("seed1 FAILED")
+    display.show_failures()
+    first, _, last = (run.name for run in runs)
+    assert capsys.readouterr().err.splitlines()[1:] == [f"  {first} and 1 more: no data", f"  {last}: no memory"]
+
+
 def test_runs_at_the_same_time_count_together(tmp_path, clock, capsys):
     display, runs = display_of_three_equal_runs(tmp_path)
     first, second = display.on_round(runs[0]), display.on_round(runs[1])

@@ -10,7 +10,7 @@ from rich.table import Table
 from feddiverse.cli.console import counted, err, out, progress
 from feddiverse.experiment.config import Config
 from feddiverse.experiment.expectation import correction, wall_seconds
-from feddiverse.experiment.study import Planned, Study, StudyDirectory
+from feddiverse.experiment.study import Planned, Study, StudyDirectory, by_reason
 
 
 def show_grid(
@@ -107,18 +107,21 @@ class Display:
         self._over += self._expected[run.name]
         self._parts.pop(run.name, None)
         self._finished += 1
+        is_news = why not in (None, *self.failures.values())
         if why is not None:
             self.failures[run.name] = why
         self._update(run.name)
         if not err.is_terminal:
             state = f"in {duration(time.monotonic() - self._run_began[run.name])}" if why is None else "FAILED"
             err.say(f"{self._count()} {run.name} {state}, left about {self._left()}", whole=True)
+        if is_news:  # said at once: it may be what all the others fail for
+            err.say(f"  {run.name}: {why}", whole=True)
 
     def show_failures(self) -> None:
         """At the end, on stderr."""
         err.say(f"{counted(len(self.failures), 'run')} failed; give the same command again to retry:")
-        for name, why in self.failures.items():
-            err.say(f"  {name}: {why}", whole=True)
+        for why, who in by_reason(self.failures).items():
+            err.say(f"  {who}: {why}", whole=True)
 
     @property
     def _completed(self) -> float:

@@ -171,6 +171,14 @@ class StudyDirectory:
             path.unlink(missing_ok=True)
 
 
+def by_reason(failures: Mapping[str, str]) -> dict[str, str]:
+    """Each reason once → whom it met: `a run`, or `a run and 3 more`."""
+    met: dict[str, list[str]] = {}
+    for name, why in failures.items():
+        met.setdefault(why, []).append(name)
+    return {why: names[0] + (f" and {len(names) - 1} more" if names[1:] else "") for why, names in met.items()}
+
+
 def read_plan(path: Path) -> dict[str, Any] | None:
     """What `study.json` in this folder says, if it is there and whole."""
     file = path / "study.json"

@@ -12,7 +12,7 @@ from feddiverse.experiment.config import KEYS, PARTS, Config
 from feddiverse.experiment.finished import Run
 from feddiverse.experiment.records import incomplete_in_words
 from feddiverse.experiment.run_directory import read_json
-from feddiverse.experiment.study import read_plan
+from feddiverse.experiment.study import by_reason, read_plan
 from feddiverse.report import published
 from feddiverse.report.published import Value
 from feddiverse.report.statistics import (
@@ -126,6 +126,11 @@ class Results:
         """`1 of 3 seeds` of a cell that has fewer than others of its column."""
         most = max(s.accuracy.n for s in self.summaries.values() if s.column == summary.column)
         return "" if summary.accuracy.n == most else f"{summary.accuracy.n} of {most} seeds"
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why runs failed → which."""
+        return by_reason(self.failures)
 
     @property
     def column_head(self) -> str:
