@@ -39,6 +39,7 @@ QUIET = {
 }
 START_SECONDS = 600.0  # seconds on an idle machine; on one with many busy processes minutes
 STOP_SECONDS = 30.0
+LOOK_SECONDS = 0.1  # how often waiting threads look whether they should end, or whether anything broke
 MANY = 3  # clients a worker and round: with fewer, sending ahead costs more at a round's end than it gains before
 
 
@@ -68,12 +69,14 @@ def open_engine(run: Opened, workers: int = 0, device: str = "auto") -> "ServerE
             simulation.check()
 
         def wait(self, seconds: float) -> None:
-            simulation.answered.wait(seconds)
+            simulation.answered.wait(max(seconds, LOOK_SECONDS))  # it says when: looking in between costs a core
             simulation.answered.clear()
 
         def _push(self, messages: Iterable["Message"]) -> set[str]:
-            pushed = super()._push(messages)
-            simulation.pushed.set()
+            sent = list(messages)
+            pushed = super()._push(sent)
+            for message in sent:
+                simulation.pushed.put(message.metadata.dst_node_id)
             return pushed
 
         def close(self) -> None:
@@ -106,7 +109,7 @@ class Simulation:
         from feddiverse.flower.beside import Beside
 
         self.beside = Beside(workers) if Beside.is_possible() else None  # where vectors lie, beside the messages
-        self.pushed = threading.Event()  # set it to have messages delivered at once
+        self.pushed: Queue[int] = Queue()  # nodes that a message waits for
         self.answered = threading.Event()  # set when there is an answer
         self._over = threading.Event()
         self._grids: Queue[Grid | None] = Queue()  # None: there will be no grid
@@ -233,20 +236,18 @@ def _add_actors(pool: Any, ahead: bool, num_actors: int) -> None:
 
 
 def _deliver(
-    pushed: threading.Event,
+    pushed: "Queue[int]",
     state: "LinkState",
     queue: "Queue[Message]",
     nodes_mapping: dict[int, int],
     f_stop: threading.Event,
 ) -> None:
-    """Flower's thread that hands messages to worker processes. Its own looks for them ten times a second, which is a
-    seventh of a small model's round: this one looks when there are some, too."""
+    """Flower's thread that hands messages to worker processes. Its own asks for every node's, ten times a second, which
+    is a seventh of a small model's round, and grows with the federation: this one asks for those that were sent."""
     while not f_stop.is_set():
-        pushed.clear()  # before looking: what is pushed from now on wakes us again
-        for node in nodes_mapping:
-            for message in state.get_message_ins(node_id=node, limit=1):
+        with contextlib.suppress(Empty):
+            for message in state.get_message_ins(node_id=pushed.get(timeout=LOOK_SECONDS), limit=1):
                 queue.put(message)
-        pushed.wait(0.1)
 
 
 def _collect(answered: threading.Event, state: "LinkState", queue: "Queue[Message]", f_stop: threading.Event) -> None:
