@@ -5,7 +5,7 @@ message it answers, so it does not matter in which order replies come, or who sa
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import WARNING
 
@@ -196,7 +196,7 @@ class FlowerEngine:
                 yield Reply(client, failure="it is not connected", lost=True)
                 continue
             soon = [asked[c] for c in clients[position : position + PULLED_AHEAD] if c in asked]
-            for _ in self._until(deadline):
+            for _ in self._until(deadline, self.wait):
                 self.check()
                 arrived |= self._pull([message for message in soon if message not in arrived])
                 if asked[client] in arrived:
@@ -225,15 +225,16 @@ class FlowerEngine:
         ids = list(questions)
         return {m.metadata.reply_to_message_id: m for m in self._grid.pull_messages(ids)} if ids else {}
 
-    def _until(self, deadline: float) -> Iterator[None]:
-        """Tries at growing intervals: at least one, and one more at the deadline."""
+    def _until(self, deadline: float, wait: Callable[[float], None] = time.sleep) -> Iterator[None]:
+        """Tries at growing intervals: at least one, and one more at the deadline. `wait` may be shorter, but not where
+        each try asks for the answers of everybody: looking at every answer would cost their number's square."""
         interval = SHORTEST_POLL
         while True:
             yield
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            self.wait(min(interval, left))
+            wait(min(interval, left))
             interval = min(GROWTH * interval, LONGEST_POLL)
 
     def close(self) -> None:
