@@ -28,7 +28,7 @@ maps = st.builds(
     st.integers(1, 3),
     st.integers(1, 9),
     st.integers(1, 9),
-    st.sampled_from([3, 8, 12, 24]),
+    st.sampled_from([3, 8, 12, 24, 40]),
     st.integers(0, 2**31 - 1),
 )
 
@@ -89,6 +89,20 @@ def test_linear(x, outputs, bias):
 @settings(max_examples=30)
 def test_average(x):
     check(native.average(x), x.double().mean((1, 2)))
+
+
+@in_c
+@given(maps, st.sampled_from([torch.clone, lambda dy: dy.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)]))
+@settings(max_examples=60)
+def test_channels_first(x, relaid):
+    """The same numbers in PyTorch's order, and gradients, however they lie, back in ours."""
+    tape = Tape(wants_input=True)
+    y = native.channels_first(x, tape)
+    assert y.is_contiguous()
+    assert torch.equal(y, x.permute(0, 3, 1, 2))
+    dx = tape.rewind(relaid(2 * y))
+    assert dx.is_contiguous()
+    assert torch.equal(dx, 2 * x)
 
 
 @in_c

@@ -56,12 +56,10 @@ class FastCNN(ByHand, CNN):
     def maps(self, x: Tensor) -> Tensor:
         if not native.usable_for(x):
             return super().maps(x)
-        return play(self._run, x.permute(0, 2, 3, 1).contiguous(), self.layers.parameters()).permute(0, 3, 1, 2)
+        return play(self._run, x.permute(0, 2, 3, 1).contiguous(), self.layers.parameters())
 
     def taped_features(self, x: Tensor, tape: Tape) -> Tensor:
-        maps = self._run(x.permute(0, 2, 3, 1).contiguous(), tape).permute(0, 3, 1, 2)
-        tape.append(lambda dy: dy.permute(0, 2, 3, 1).contiguous())
-        pooled = maps
+        maps = pooled = self._run(x.permute(0, 2, 3, 1).contiguous(), tape)
         if maps.shape[2:] != (SIDE, SIDE):
             pooled = functional.adaptive_avg_pool2d(maps, SIDE)
             tape.append(lambda dy: aten._adaptive_avg_pool2d_backward(dy, maps))
@@ -72,7 +70,7 @@ class FastCNN(ByHand, CNN):
         for layer in self.layers:
             conv, norm, _ = cast(tuple[nn.Conv2d, nn.GroupNorm, nn.ReLU], layer)
             x = native.group_norm(native.convolution(x, conv, tape), norm, tape, 0.0)
-        return x
+        return native.channels_first(x, tape)
 
 
 class FastMobileNetV2(ByHand, MobileNetV2):

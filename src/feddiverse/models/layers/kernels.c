@@ -916,6 +916,12 @@ EXPORT void average(const float *x, float *y, Size n, Size positions, Size chann
     }
 }
 
+/* [n, rows, columns] → [n, columns, rows]. */
+EXPORT void turn_maps(const float *x, float *y, Size n, Size rows, Size columns) {
+    for (Size i = 0; i < n; i++, x += rows * columns, y += rows * columns)
+        transpose(x, columns, y, rows, rows, columns, 0);
+}
+
 /* ---- Pictures ---- */
 
 /* Bytes [n, channels, pixels] → numbers [n, pixels, channels], by a table [channels, 256]. */
@@ -958,7 +964,10 @@ INLINE void windows(const float *x, float *windows, Size height, Size width, Siz
     FOR_EACH_ROW_OF_A_WINDOW {
         if (inside < 3 * channels) memset(windows, 0, 3 * channels * sizeof(float));
         float *to = windows + first * channels;
-        SIMD for (Size c = 0; c < inside; c++) to[c] = x[input + c];
+        if (inside == 9) /* a row of three channels, most of a coloured picture's: too short for a loop */
+            memcpy(to, x + input, 9 * sizeof(float));
+        else
+            SIMD for (Size c = 0; c < inside; c++) to[c] = x[input + c];
         windows += 3 * channels;
     }
 }

@@ -49,6 +49,7 @@ def _functions() -> dict[str, tuple[list[Any], Any]]:
         "linear": ([pointer] * 5 + sizes[:3], None),
         "linear_backward": ([pointer] * 6 + sizes[:3], None),
         "average": ([pointer] * 2 + sizes[:3], None),
+        "turn_maps": ([pointer] * 2 + sizes[:3], None),
         "look_up": ([pointer] * 3 + sizes[:3], None),
         "sgd": ([pointer] * 4 + sizes[:1] + floats, None),
         "convolution_workspace": ([convolution], c_int64),

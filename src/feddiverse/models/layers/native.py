@@ -275,6 +275,23 @@ def average(x: Tensor) -> Tensor:
     return y
 
 
+def channels_first(x: Tensor, tape: Tape | None) -> Tensor:
+    """[n, height, width, channels] → [n, channels, height, width], as PyTorch lays maps out and a head reads them."""
+    x = _map(x, x.shape[-1])
+    n, height, width, channels = x.shape
+    y = memory.empty(n, channels, height, width)
+    library.C.turn_maps(x.data_ptr(), y.data_ptr(), n, height * width, channels)
+    if tape is not None:
+
+        def backward(dy: Tensor) -> Tensor:
+            dy, dx = _gradient(dy, y.shape), memory.empty_like(x)
+            library.C.turn_maps(dy.data_ptr(), dx.data_ptr(), n, channels, height * width)
+            return dx
+
+        tape.append(backward)
+    return y
+
+
 def look_up(pictures: Tensor, table: Tensor) -> Tensor:
     """Bytes [n, channels, height, width] → floats laid out [n, height, width, channels], by a table [channels, 256]."""
     n, channels, height, width = pictures.shape
