@@ -36,7 +36,10 @@ def open_federation(
     (140, 3, 28, 28)
     """
     if not isinstance(name, str):
-        raise UserError(f"A federation is opened by its name, not by {name!r}; arrays: Federation.from_arrays.")
+        raise UserError(
+            f"A federation is opened by its name, not by {type(name).__name__}; own samples make one by"
+            " Federation.from_clients or Federation.from_arrays."
+        )
     name = full_name(name)
     opened_with = {
         "seed": seed, "image_size": image_size, "resize": resize, "data_dir": str(data_dir), "columns": columns,

@@ -1,7 +1,7 @@
 """Arrays in memory as a federation: the user's own samples, labels and clients, whatever they are called."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,18 @@ def as_samples(x: ArrayLike, what: str = "x") -> NDArray[Any]:
     if values.ndim == 4 and values.shape[1] not in (1, 3) and values.shape[3] in (1, 3):
         return np.ascontiguousarray(values.transpose(0, 3, 1, 2))
     return values
+
+
+def stack(values: Iterable[Any], whose: str) -> NDArray[Any]:
+    """Pictures, tensors or numbers, all of one shape, as one array."""
+    arrays = [np.asarray(value) for value in values]
+    shapes = sorted({array.shape for array in arrays})
+    if len(shapes) > 1:
+        raise UserError(
+            f"The samples of {whose} have different shapes, such as {shapes[0]} and {shapes[1]}: bring them to one size"
+            " first."
+        )
+    return np.stack(arrays)
 
 
 def encode(values: NDArray[Any]) -> tuple[tuple[Any, ...], Ids]:

@@ -70,7 +70,7 @@ class Source(Protocol):
 class Federation:
     """Data split over clients `0 … K−1`, and the server's test set (balanced over groups, in the paper's).
 
-    Made by `fd.federation(name)` or `Federation.from_arrays(…)`.
+    Made by `fd.federation(name)`, `Federation.from_clients(…)` or `Federation.from_arrays(…)`.
 
     >>> import feddiverse as fd
     >>> fed = fd.federation("digits-gsc", seed=0)
@@ -123,6 +123,32 @@ class Federation:
         from feddiverse.data.arrays import from_arrays
 
         return from_arrays(x, y, client, attribute, test, name, num_selected, mean, std)
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Mapping[Any, Any] | Sequence[Any],
+        test: Any = None,
+        *,
+        name: str = "clients",
+        num_selected: int | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> "Federation":
+        """A federation of clients that bring their own: `{name: (x, y)}`, or a list of such, where names are numbers.
+
+        In place of `(x, y)` may stand `(x, y, attribute)`, or a dataset that gives `(x, y)` for each sample, as
+        PyTorch's do; so may `test`. Everything else is as in `from_arrays`. Clients without samples are left out.
+
+        >>> import numpy as np
+        >>> x = np.zeros((3, 4), np.float32)
+        >>> fed = Federation.from_clients({"here": (x, [0, 1, 0]), "there": (x[:2], [1, 1])}, test=(x, [0, 1, 1]))
+        >>> fed.client_names, fed.sizes
+        (('here', 'there'), {0: 3, 1: 2})
+        """
+        from feddiverse.data.clients import from_clients
+
+        return from_clients(clients, test, name, num_selected, mean, std)
 
     @classmethod
     def from_partitioner(

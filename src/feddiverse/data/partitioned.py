@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feddiverse.data.arrays import from_arrays
+from feddiverse.data.arrays import from_arrays, stack
 from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
 
@@ -74,11 +74,4 @@ def _classes(part: Any, label: str) -> dict[Any, str]:
 
 def pictures(part: Any, column: str) -> NDArray[Any]:
     """A column as one array: pictures, arrays or lists of numbers, all of one shape."""
-    values = [np.asarray(value) for value in part[column]]
-    shapes = {value.shape for value in values}
-    if len(shapes) > 1:
-        some = " and ".join(str(shape) for shape in sorted(shapes)[:2])
-        raise UserError(
-            f"The samples of '{column}' have different shapes, such as {some}: bring them to one size first."
-        )
-    return np.stack(values)
+    return stack(part[column], f"'{column}'")
