@@ -47,6 +47,7 @@ def test_colours_of_digits_are_found(name: str, digits: Discovery) -> None:
     assert found.strength is not None
     assert found.strength > 1.6
     assert "Clients differ in one hidden attribute" in found.headline
+    assert repr(found) == f"Discovery({name}: {found.headline})"  # not its arrays
     true = fd.measure(fd.counts_of(name))
     assert found.metrics["gsc"] == pytest.approx(true.gsc, abs=0.05)
     assert found.metrics["csc"] == pytest.approx(true.csc, abs=0.05)

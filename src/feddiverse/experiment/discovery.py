@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,8 @@ class Discovery:
     (True, (4, 2, 2), 200)
     """
 
-    federation: Federation = field(repr=False)
-    config: Config = field(repr=False)
+    federation: Federation
+    config: Config
     client: Ids  # [n]
     sample: Ids  # [n]: ids in the source's train pool
     y: Ids  # [n]
@@ -65,6 +65,9 @@ class Discovery:
     separation: float | None
     warnings: tuple[str, ...]
     evaluation_only: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"Discovery({self.federation.name}: {self.headline})"
 
     @property
     def seen(self) -> bool:
