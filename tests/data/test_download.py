@@ -56,6 +56,17 @@ def test_clients_that_are_missing_or_refuse(tmp_path: Path, monkeypatch: pytest.
         download.pip_download("x==1", tmp_path)
 
 
+def test_what_a_newer_pip_says_is_told_not_what_it_quotes_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = tmp_path / "pip"
+    pip.write_text("#!/bin/sh\nprintf 'ERROR: Invalid requirement: a ! b\\n    a ! b\\n      ^\\n' >&2\nexit 1\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(download.sys, "executable", str(pip))
+    with pytest.raises(Unavailable, match=r"^ERROR: Invalid requirement: a ! b$"):
+        download.pip_download("a ! b", tmp_path)
+
+
 CONTENT = bytes(range(256)) * 40
 ADDRESS = "https://example.org/thing.bin"
 

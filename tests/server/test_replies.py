@@ -93,8 +93,8 @@ def test_an_honest_answer_comes_through_as_it_is(kind: type[Task]) -> None:
     task, honest = HONEST[kind]
     out = through(task, honest)
     assert out.failure is None
-    assert replace(out, vector=honest.vector) == honest
     assert out.vector is honest.vector
+    assert vars(out) == vars(honest)
 
 
 numbers = st.sampled_from(

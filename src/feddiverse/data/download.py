@@ -112,8 +112,10 @@ def _run(command: Sequence[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(type(error).__name__) from error
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise Unavailable(said[-1].strip()[:200] if said else f"exit code {done.returncode}")
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+        # pip may quote what it was given below what is wrong with it
+        reasons = [line for line in said if line.startswith("ERROR")] or said
+        raise Unavailable(reasons[-1].strip()[:200])
 
 
 def _only(folder: Path, pattern: str) -> Path:
