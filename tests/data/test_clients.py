@@ -39,6 +39,15 @@ def test_datasets_of_pytorch_are_clients() -> None:
     assert_same(fd.Federation.from_clients(clients, test=every), fd.Federation.from_arrays(X, y, numbers, test=(X, y)))
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+def test_tensors_of_any_kind_are_samples(kind: torch.dtype) -> None:
+    x = torch.from_numpy(X).to(kind).requires_grad_()  # whole numbers up to 23: exact in each kind
+    y = torch.from_numpy(A)
+    fed = fd.Federation.from_clients({name: (x[name == OWNER], y[name == OWNER]) for name in NAMES}, test=(x, y))
+    assert_same(fed, fd.Federation.from_arrays(X, A, OWNER, test=(X, A)))
+    assert_same(fd.Federation.from_arrays(x, y, OWNER, test=(x, y)), fed)
+
+
 def test_pictures_are_clients_samples() -> None:
     bright = [Image.new("RGB", (5, 4), (value, 0, 0)) for value in (10, 20, 30)]
     fed = fd.Federation.from_clients({"a": list(zip(bright[:2], "xy", strict=True)), "b": [(bright[2], "x")]})
@@ -63,6 +72,10 @@ class Stream(IterableDataset):
     ("clients", "says"),
     [
         ({}, "No client has any sample"),
+        (X, r"clients must be \{name: \(x, y\)\} or a list of such, not ndarray"),
+        ({"a": {"x": X, "y": Y}}, "a dataset with a length, not dict"),
+        ({"a": [X, Y]}, "arrays are given as a tuple"),
+        ({"a": ([[1.0, 2.0], [3.0]], [0, 1])}, "An array of client 'a' cannot be read as an array"),
         ({"a": (X, Y[:2])}, r"The arrays of client 'a' must have a row a sample, but have \[8, 2\] rows"),
         ({"a": (X,)}, r"The samples of client 'a' must be \(x, y\)"),
         ({"a": (X, 1)}, r"The samples of client 'a' must be \(x, y\)"),

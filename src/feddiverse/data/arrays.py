@@ -90,9 +90,24 @@ def by_owner(
     )  # fmt: skip
 
 
+def as_array(values: Any, what: str) -> NDArray[Any]:
+    """What a user gave as an array: a list, a picture, an array, or a tensor of PyTorch's on whatever device."""
+    try:
+        if hasattr(values, "detach"):
+            tensor = values.detach().cpu()
+            # NumPy has no bfloat16
+            values = tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{what} cannot be read as an array ({type(error).__name__}: {str(error).splitlines()[0]}): give numbers,"
+            " one row a sample, all of one shape."
+        ) from error
+
+
 def as_samples(x: ArrayLike, what: str = "x") -> NDArray[Any]:
     """Samples as a model takes them: uint8 pictures with the channels first, anything else as float32."""
-    values = np.asarray(x)
+    values = as_array(x, what)
     if values.ndim < 2:
         raise UserError(f"{what} must have the shape [n, …], one row a sample, not {values.shape}.")
     if values.dtype != np.uint8:
@@ -112,7 +127,7 @@ def as_samples(x: ArrayLike, what: str = "x") -> NDArray[Any]:
 
 def stack(values: Iterable[Any], whose: str) -> NDArray[Any]:
     """Pictures, tensors or numbers, all of one shape, as one array."""
-    arrays = [np.asarray(value) for value in values]
+    arrays = [as_array(value, f"A sample of {whose}") for value in values]
     shapes = sorted({array.shape for array in arrays})
     if len(shapes) > 1:
         raise UserError(
@@ -140,7 +155,7 @@ def _named(values: NDArray[Any]) -> tuple[tuple[str, ...], Ids]:
 
 
 def _column(values: ArrayLike, what: str, length: int) -> NDArray[Any]:
-    column = np.asarray(values)
+    column = as_array(values, what)
     if column.shape != (length,):
         raise UserError(f"{what} must have one value a sample, [{length}], not the shape {column.shape}.")
     return column

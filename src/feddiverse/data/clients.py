@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feddiverse.data.arrays import as_samples, from_arrays, stack
+from feddiverse.data.arrays import as_array, as_samples, from_arrays, stack
 from feddiverse.data.federation import Federation
 from feddiverse.errors import UserError
 
@@ -22,6 +22,8 @@ def from_clients(
     std: Sequence[float] | None,
 ) -> Federation:
     """`Federation.from_clients`, which says what each argument is."""
+    if not isinstance(clients, Mapping | list | tuple):
+        raise UserError(f"clients must be {{name: (x, y)}} or a list of such, not {type(clients).__name__}.")
     given = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     every = {str(client): _columns(part, f"client '{client}'") for client, part in given.items()}
     parts = {client: part for client, part in every.items() if len(part[0])}
@@ -36,7 +38,8 @@ def from_clients(
 
 def _columns(part: Any, whose: str) -> Columns:
     """Of a tuple `(x, y)` or `(x, y, attribute)`, or of a dataset that gives such a tuple for each sample."""
-    columns = [np.asarray(column) for column in part] if isinstance(part, tuple) else _read(part, whose)
+    given = isinstance(part, tuple)
+    columns = [as_array(column, f"An array of {whose}") for column in part] if given else _read(part, whose)
     if len(columns) not in (2, 3) or any(column.ndim == 0 for column in columns):
         raise UserError(f"The samples of {whose} must be (x, y) or (x, y, attribute), arrays with a row a sample.")
     lengths = [len(column) for column in columns]
@@ -47,13 +50,16 @@ def _columns(part: Any, whose: str) -> Columns:
 
 def _read(dataset: Any, whose: str) -> Columns:
     """All samples of a dataset such as PyTorch's, column by column."""
-    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+    if isinstance(dataset, Mapping) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise UserError(
             f"The samples of {whose} must be (x, y) or a dataset with a length, not {type(dataset).__name__}."
         )
     samples = [dataset[i] for i in range(len(dataset))]
     if any(not isinstance(sample, tuple | list) for sample in samples) or len({len(s) for s in samples}) > 1:
-        raise UserError(f"The dataset of {whose} must give (x, y), or (x, y, attribute), for each sample.")
+        raise UserError(
+            f"The dataset of {whose} must give (x, y), or (x, y, attribute), for each sample; arrays are given as a"
+            " tuple."
+        )
     return [stack(values, whose) for values in zip(*samples, strict=True)] or [np.empty(0), np.empty(0)]
 
 
