@@ -30,7 +30,7 @@ STUDIES: dict[str, dict[str, tuple[str, ...]]] = {
         "recipe-on-cmnist": ("gsc", "gci", "gai", "dist"),
         "copies-on-cmnist": ("4",),
     },
-    "its split with composed birds after 100 rounds": {"grid-on-birds": ("dist", "gsc")},
+    "its split with composed birds after 100 rounds": {"grid-on-birds": ("dist", "gsc", "gai")},
 }
 # rows of a study → what the sentence calls them
 METHODS = {"FedDiverse": "FedDiverse", "pow-d": "pow-d"}
