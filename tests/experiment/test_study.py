@@ -9,7 +9,7 @@ import pytest
 
 from feddiverse.errors import UserError
 from feddiverse.experiment import finished
-from feddiverse.experiment.expectation import correction, wall_seconds
+from feddiverse.experiment.expectation import COST, correction, wall_seconds
 from feddiverse.experiment.grids import METHODS, STUDIES
 from feddiverse.experiment.side_by_side import Watch
 from feddiverse.experiment.study import Planned, Study, StudyDirectory, carry_out, finished_runs
@@ -166,6 +166,14 @@ def test_every_row_can_be_named_whatever_commas_it_has(study: str) -> None:
     whole = STUDIES[study]("quick", "", [0])
     for row in {run.row for run in whole.runs}:
         assert {run.row for run in whole.only(row).runs} == {row}
+
+
+@pytest.mark.parametrize(("model", "side"), [("mobilenet", 28), ("mobilenet", 96), ("mobilenet", 224), ("cnn", 28)])
+def test_a_trained_sample_is_expected_to_cost_what_was_measured_within_a_factor_of_two(model: str, side: int) -> None:
+    measured = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "step.json").read_text())
+    step = measured[model if side == 28 else f"{model}, {side} px"]["train"]["our_step_ms"] / 28 / 1000  # 28 pictures
+    sample, pixel = COST[model]
+    assert step / 2 < sample + pixel * side**2 < 2 * step
 
 
 def test_expected_time_is_corrected_by_what_was_measured(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feddiverse.data.federation import Federation, Ids, Source
-from feddiverse.errors import UserError
+from feddiverse.errors import UserError, as_text
 
 NUM_SELECTED = 9  # the paper's; fewer where there are fewer clients
 
@@ -100,8 +100,8 @@ def as_array(values: Any, what: str) -> NDArray[Any]:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"{what} cannot be read as an array ({type(error).__name__}: {str(error).splitlines()[0]}): give numbers,"
-            " one row a sample, all of one shape."
+            f"{what} cannot be read as an array ({as_text(f'{type(error).__name__}: {error}')}): give one row a sample,"
+            " all of one shape."
         ) from error
 
 

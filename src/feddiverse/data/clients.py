@@ -22,7 +22,7 @@ def from_clients(
     std: Sequence[float] | None,
 ) -> Federation:
     """`Federation.from_clients`, which says what each argument is."""
-    if not isinstance(clients, Mapping | list | tuple):
+    if not isinstance(clients, Mapping | Sequence):
         raise UserError(f"clients must be {{name: (x, y)}} or a list of such, not {type(clients).__name__}.")
     given = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     every = {str(client): _columns(part, f"client '{client}'") for client, part in given.items()}
